@@ -90,20 +90,13 @@ def about_keys_behind(logs: Sequence[Log], hashing: Hashing, buckets: ByBuckets)
     After a log of the target that has lost its end there is nothing.
     """
     name, what = "keys-behind", What.KEYS_WRITTEN
-    here = {log.name: _behind(log) for log in logs}
+    here = {log.name: [Range(log.window.source.end, ALL.end)] for log in logs}
     whole = [log for log in logs if not log.window.lost.offsets]
     there = {log.name: [Range(log.target_read.end, ALL.end)] for log in whole}
     return (
         Question(name=name, what=what, ranges=here, hashing=hashing, buckets=buckets),
         Question(name=name, what=what, ranges=there, hashing=hashing, buckets=buckets),
     )
-
-
-def _behind(log: Log) -> list[Range]:
-    """All source offsets after the window: the known ones, which can be cut into slices, and all others."""
-    start, pending = log.window.source.end, log.window.pending
-    known = Range(start, pending.end if pending.offsets else start)
-    return [known, Range(known.end, ALL.end)]
 
 
 def _about(logs: Sequence[Log], name: str, what: What, hashing: Hashing) -> Both:

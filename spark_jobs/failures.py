@@ -17,6 +17,8 @@ CAUSE = "Caused by: "
 CALLING = "An error occurred while calling "
 """How a message of Py4J begins; the reason follows."""
 HINTS = {
+    "has no end in": "take a newer copy; to compare both sites in one job, copy the .snapshot files with the "
+    ".log files: they say which transactions are open, and the comparison ends before those",
     "TopicAuthorizationException": "Spark reads as the user of the settings, who needs Read on these topics: "
     "docs/permissions.md",
     "OffsetOutOfRangeException": "retention deletes it faster than it is read: start again, with a carried "

@@ -7,12 +7,13 @@ columns are those of the source. Records become rows once, not twice as in the s
 
 The classes are Spark's own, of exactly the version that :mod:`spark_jobs.session` checks for.
 
-Sources: Spark 4.0.0, ``KafkaRelation.buildScan``, ``KafkaSourceRDD``; docs/decisions.
+Sources: Spark 4.0.0, ``KafkaRelation.buildScan``, ``KafkaSourceRDD``, ``KafkaOffsetReaderAdmin``;
+docs/decisions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from secrets import token_hex
 from typing import Any
 
@@ -44,12 +45,9 @@ def read_ranges(
     """
     java: Any = spark._jvm
     kafka = java.org.apache.spark.sql.kafka010
-    consumer = {name.removeprefix(PREFIX): said for name, said in options.items() if name.startswith(PREFIX)}
     records = kafka.KafkaSourceRDD(
         spark._jsc.sc(),
-        kafka.KafkaSourceProvider.kafkaParamsForExecutors(
-            java.PythonUtils.toScalaMap(consumer), group or new_group()
-        ),
+        kafka.KafkaSourceProvider.kafkaParamsForExecutors(_consumer(java, options), group or new_group()),
         java.PythonUtils.toSeq([_range(java, tp, one) for tp, one in pieces(ranges, task)]),
         int(options["kafkaConsumer.pollTimeoutMs"]),
         options["failOnDataLoss"] == "true",
@@ -63,10 +61,47 @@ def read_ranges(
     return DataFrame(spark._jsparkSession.internalCreateDataFrame(rows, schema, False), spark)
 
 
+def stable_ends(
+    spark: SparkSession, options: Mapping[str, str], wanted: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Where logs end now for a ``read_committed`` consumer.
+
+    Args:
+        options: As for Spark's Kafka source.
+    """
+    java: Any = spark._jvm
+    kafka, admins = java.org.apache.spark.sql.kafka010, java.org.apache.kafka.clients.admin
+    partitions = {tp: _partition(java, tp) for tp in wanted}
+    asked = java.java.util.HashMap()
+    for partition in partitions.values():
+        asked.put(partition, admins.OffsetSpec.latest())
+    committed = admins.ListOffsetsOptions(java.org.apache.kafka.common.IsolationLevel.READ_COMMITTED)
+    gateway: Any = spark.sparkContext._gateway
+    nothing = gateway.new_array(java.org.apache.kafka.common.TopicPartition, 0)
+    admin = kafka.AssignStrategy(nothing).createAdmin(
+        kafka.KafkaSourceProvider.kafkaParamsForDriver(_consumer(java, options))
+    )
+    try:
+        found = admin.listOffsets(asked, committed).all().get()
+        return {tp: found[partition].offset() for tp, partition in partitions.items()}
+    finally:
+        admin.close()
+
+
+def _consumer(java: Any, options: Mapping[str, str]) -> Any:
+    """The options of Kafka's consumer."""
+    consumer = {name.removeprefix(PREFIX): said for name, said in options.items() if name.startswith(PREFIX)}
+    return java.PythonUtils.toScalaMap(consumer)
+
+
 def _range(java: Any, tp: TopicPartition, one: Range) -> Any:
-    partition = java.org.apache.kafka.common.TopicPartition(tp.topic, tp.partition)
     anywhere = java.scala.Option.empty()
-    return java.org.apache.spark.sql.kafka010.KafkaOffsetRange(partition, one.start, one.end, anywhere)
+    kafka = java.org.apache.spark.sql.kafka010
+    return kafka.KafkaOffsetRange(_partition(java, tp), one.start, one.end, anywhere)
+
+
+def _partition(java: Any, tp: TopicPartition) -> Any:
+    return java.org.apache.kafka.common.TopicPartition(tp.topic, tp.partition)
 
 
 def pieces(ranges: Ranges, task: int) -> Iterator[tuple[TopicPartition, Range]]:

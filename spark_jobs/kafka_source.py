@@ -12,9 +12,7 @@ Sources: Spark's Structured Streaming + Kafka Integration Guide; KIP-98 (read_co
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -22,14 +20,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from mirror.model import TopicPartition
-from spark_jobs.kafka_ranges import pieces, read_ranges
+from spark_jobs.kafka_ranges import pieces, read_ranges, stable_ends
 from spark_jobs.pace import fetch_bytes
 from spark_jobs.places import Line, clipped
-from spark_jobs.questions import Lines, Ranges, offsets_of
-from spark_jobs.window import ALL, Range
+from spark_jobs.questions import Lines, Ranges, ended, endless, offsets_of
 
-LATEST = -1
-"""Spark's name for the end that a partition has when it is read."""
 TASK_OFFSETS_MIN, TASK_OFFSETS_ENOUGH = 50_000, 4_000_000
 """A task reads at least the first number of offsets, and more than the second only where there would be too
 many tasks."""
@@ -87,6 +82,12 @@ class Cluster:
         """The same cluster, whose brokers send little that is not wanted."""
         return replace(self, spared=spared)
 
+    def bounded(self, spark: SparkSession, ranges: Ranges, /) -> Ranges:
+        """The same ranges, all with an end, see :class:`spark_jobs.sites.Records`."""
+        wanted = endless(ranges)
+        ends = stable_ends(spark, {**OPTIONS, **self.options}, wanted) if wanted else {}
+        return ended(ranges, lambda tp, start: max(start, ends[tp]))
+
     def read(self, spark: SparkSession, ranges: Ranges, lines: Lines, little: bool, /) -> DataFrame:
         """A frame of the records of ranges, see :func:`read`."""
         return read(spark, self, ranges, lines=lines, little=little)
@@ -100,9 +101,10 @@ def read(
     lines: Mapping[TopicPartition, Sequence[Line]] | None = None,
     little: bool = False,
 ) -> DataFrame:
-    """A frame of the records of ranges; a range that ends where ``ALL`` does ends where the log does.
+    """A frame of the records of ranges.
 
     Args:
+        ranges: All with an end.
         lines: How offsets become places, for partitions where they are not the same.
         little: Only small ranges here and there are asked for: fetch no more than is needed.
     """
@@ -111,8 +113,8 @@ def read(
         {tp: some for tp, some in ranges.items() if (tp in lines) is has_lines} for has_lines in (False, True)
     )
     table = {tp: clipped(lines[tp], some) for tp, some in mapped.items()}
-    frames = [at_offsets(frame) for frame in _parts(spark, cluster, plain, little=little)]
-    frames += [placed(frame, table) for frame in _parts(spark, cluster, mapped, little=little)]
+    frames = [at_offsets(frame) for frame in _load(spark, cluster, plain, little=little)]
+    frames += [placed(frame, table) for frame in _load(spark, cluster, mapped, little=little)]
     return union(spark, [frame.select(*RECORD_COLUMNS) for frame in frames])
 
 
@@ -121,21 +123,17 @@ def at_offsets(frame: DataFrame) -> DataFrame:
     return frame.withColumn("place", F.col("offset"))
 
 
-def _parts(spark: SparkSession, cluster: Cluster, ranges: Ranges, *, little: bool) -> Iterator[DataFrame]:
-    """One frame of the ranges with an end, and one of those without."""
-    bounded = {tp: [one for one in some if one.offsets and one.end < ALL.end] for tp, some in ranges.items()}
-    if any(bounded.values()):
-        cores, total = spark.sparkContext.defaultParallelism, offsets_of(bounded)
-        task = task_offsets(total, cores)
-        tasks = max(cores * TASKS_PER_CORE, len(bounded) + total // task)
-        fetched = _fetched(cluster, bounded, task, little=little)
-        group = f"{cluster.spared.group}-{fetched}" if cluster.spared else None
-        records = read_ranges(spark, _options(cluster, fetched), bounded, task, group)
-        yield with_times(records.coalesce(tasks))
-    endless = {tp: one for tp, some in ranges.items() for one in some if one.end == ALL.end}
-    if endless:
-        options = _options(cluster, _most(little=little))
-        yield with_times(_to_the_end(spark, options, endless))
+def _load(spark: SparkSession, cluster: Cluster, ranges: Ranges, *, little: bool) -> list[DataFrame]:
+    """One frame, or none where nothing is wanted."""
+    cores, total = spark.sparkContext.defaultParallelism, offsets_of(ranges)
+    if not total:
+        return []
+    task = task_offsets(total, cores)
+    tasks = max(cores * TASKS_PER_CORE, len(ranges) + total // task)
+    fetched = _fetched(cluster, ranges, task, little=little)
+    group = f"{cluster.spared.group}-{fetched}" if cluster.spared else None
+    records = read_ranges(spark, _options(cluster, fetched), ranges, task, group)
+    return [with_times(records.coalesce(tasks))]
 
 
 def task_offsets(total: int, cores: int) -> int:
@@ -146,33 +144,15 @@ def task_offsets(total: int, cores: int) -> int:
 
 
 def _fetched(cluster: Cluster, ranges: Ranges, task: int, *, little: bool) -> int:
-    most = _most(little=little)
+    most = SMALL_BYTES if little else BULK_BYTES
     if cluster.spared is None:
         return most
     reads = sum(1 for _ in pieces(ranges, task))
     return fetch_bytes(cluster.spared.offset_bytes * offsets_of(ranges), reads, most)
 
 
-def _most(*, little: bool) -> int:
-    return SMALL_BYTES if little else BULK_BYTES
-
-
 def _options(cluster: Cluster, fetched: int) -> dict[str, str]:
     return {**OPTIONS, **cluster.options, "kafka.max.partition.fetch.bytes": str(fetched)}
-
-
-def _to_the_end(
-    spark: SparkSession, options: Mapping[str, str], ranges: Mapping[TopicPartition, Range]
-) -> DataFrame:
-    """Everything from the start of each range on: Spark's source finds out where logs end."""
-    starts: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    ends: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for tp, one in ranges.items():
-        starts[tp.topic][str(tp.partition)] = one.start
-        ends[tp.topic][str(tp.partition)] = LATEST
-    assigned = {topic: [int(partition) for partition in some] for topic, some in starts.items()}
-    reader = spark.read.format("kafka").options(**options).option("assign", json.dumps(assigned))
-    return reader.options(startingOffsets=json.dumps(starts), endingOffsets=json.dumps(ends)).load()
 
 
 def with_times(records: DataFrame) -> DataFrame:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_jobs.questions import Ranges
-from spark_jobs.window import ALL, Range
+from spark_jobs.window import Range
 
 SLICE_SECONDS = 4.0
 """How long a slice should take at the allowed rate: less than Spark keeps consumers for the next one."""
@@ -76,10 +76,7 @@ def fetch_bytes(size: float, ranges: int, most: int) -> int:
 
 
 class Slices:
-    """Ranges, taken off slice by slice: the same share of every partition, so that all brokers work.
-
-    A range without an end is taken whole: it is not known where it could be cut.
-    """
+    """Ranges, taken off slice by slice: the same share of every partition, so that all brokers work."""
 
     def __init__(self, ranges: Ranges) -> None:
         self._left = {tp: list(some) for tp, some in ranges.items() if any(one.offsets for one in some)}
@@ -101,18 +98,13 @@ def _first(ranges: Sequence[Range], count: int) -> Iterator[Range]:
     for one in ranges:
         if count <= 0:
             return
-        yield Range(one.start, _cut(one, count))
+        yield Range(one.start, min(one.end, one.start + count))
         count -= one.offsets
 
 
 def _without_first(ranges: Sequence[Range], count: int) -> Iterator[Range]:
     for one in ranges:
-        start = _cut(one, max(0, count))
+        start = min(one.end, one.start + max(0, count))
         if start < one.end:
             yield Range(start, one.end)
         count -= one.offsets
-
-
-def _cut(one: Range, count: int) -> int:
-    """Where the first ``count`` offsets of a range end; one without an end is not cut."""
-    return min(one.end, one.start + count) if one.end < ALL.end or not count else one.end

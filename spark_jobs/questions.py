@@ -6,7 +6,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -26,6 +26,23 @@ Lines = Mapping[TopicPartition, Sequence[Line]]
 def offsets_of(ranges: Ranges) -> int:
     """How many offsets there are in all; ranges without an end do not count."""
     return sum(one.offsets for some in ranges.values() for one in some if one.end < ALL.end)
+
+
+def endless(ranges: Ranges) -> list[TopicPartition]:
+    """The partitions of which a range has no end."""
+    return [tp for tp, some in ranges.items() if any(one.end == ALL.end for one in some)]
+
+
+def ended(ranges: Ranges, end: Callable[[TopicPartition, int], int]) -> Ranges:
+    """The same ranges, all with an end.
+
+    Args:
+        end: The end of a range that has none, from its partition and its start.
+    """
+    return {
+        tp: [one if one.end < ALL.end else Range(one.start, end(tp, one.start)) for one in some]
+        for tp, some in ranges.items()
+    }
 
 
 class What(StrEnum):

@@ -34,8 +34,10 @@ class Anchors(NamedTuple):
     records: int
 
     def within(self, target: Range) -> Anchors:
-        """The part of the row in a range of target offsets; ``records`` is 0 where there is none, and else
-        stays that of the whole row.
+        """The part of the row in a range of target offsets.
+
+        Where there is none, ``records`` is 0. Otherwise it stays that of the whole row: the shift of a part
+        is as certain as that of the whole.
         """
         first = max(self.first, target.start - self.shift)
         last = min(self.last, target.end - 1 - self.shift)

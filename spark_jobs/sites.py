@@ -148,8 +148,17 @@ class Records(Protocol):
     def name(self) -> str:
         """``source`` or ``target``."""
 
+    def bounded(self, spark: SparkSession, ranges: Ranges, /) -> Ranges:
+        """The same ranges. One without an end gets the end up to which a ``read_committed`` consumer could
+        read now.
+
+        Raises:
+            PySparkException, Py4JError: The cluster could not be asked.
+            TwinsiteError: The records are not there.
+        """
+
     def read(self, spark: SparkSession, ranges: Ranges, lines: Lines, little: bool, /) -> DataFrame:
-        """A frame of the records of ranges, see :func:`spark_jobs.kafka_source.read`.
+        """A frame of the records of ranges, all with an end, see :func:`spark_jobs.kafka_source.read`.
 
         Raises:
             PySparkException: They could not be read as asked, now or when the frame is computed.
@@ -253,6 +262,7 @@ def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
         SparkFailedError: The answer is not all here, see :func:`keep`.
         TwinsiteError: The records are not there, see :class:`Records`.
     """
+    question = _bounded(site, question)
     if site.bytes_per_second is None:
         with watched(site.spark, site.tell):
             keep(_answer(site, question, site.records), path)
@@ -263,6 +273,13 @@ def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
     _write_slowly(site, question, parts, Pace(site.bytes_per_second))
     keep(together(question, site.spark.read.parquet(str(parts.absolute() / "*"))), path)
     shutil.rmtree(parts)
+
+
+def _bounded(site: KafkaSite, question: Question) -> Question:
+    """The question with an end to every range: then it is known how much it asks for."""
+    here = {tp: TopicPartition(site.names[tp.topic], tp.partition) for tp in question.ranges}
+    found = site.records.bounded(site.spark, {here[tp]: some for tp, some in question.ranges.items()})
+    return replace(question, ranges={tp: found[name] for tp, name in here.items()})
 
 
 def _write_slowly(site: KafkaSite, question: Question, parts: Path, pace: Pace) -> None:

@@ -9,7 +9,7 @@ Sources: Spark's Python Data Source API.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from mirror.model import TopicPartition
 from spark_jobs.kafka_source import RECORD_COLUMNS, at_offsets, placed, union
 from spark_jobs.places import clipped
-from spark_jobs.questions import Lines, Ranges
+from spark_jobs.questions import Lines, Ranges, ended, endless
 from spark_jobs.segments.logs import SegmentLog, find, not_held, open_log
 from spark_jobs.segments.plan import Part, near, tasks
 from spark_jobs.segments.reading import read_records
@@ -62,6 +62,16 @@ class SegmentFiles:
         logs = {tp: open_log(path, has_gaps=True) for tp, path in find(self.folders, wanted).items()}
         return {tp: stable_end(log, max(log.start, log.segments[-1].base_offset)) for tp, log in logs.items()}
 
+    def bounded(self, _spark: SparkSession, ranges: Ranges, /) -> Ranges:
+        """The same ranges, all with an end, see :class:`spark_jobs.sites.Records`.
+
+        Raises:
+            UsageError: One of the folders is no log directory, or a partition is in none of them.
+            SegmentsError: A folder cannot be read, or does not hold what is wanted.
+        """
+        logs = self._logs(endless(ranges))
+        return ended(ranges, lambda tp, start: _end(logs[tp], start))
+
     def read(self, spark: SparkSession, ranges: Ranges, lines: Lines, _little: bool, /) -> DataFrame:
         """A frame of records, as :func:`spark_jobs.kafka_source.read` returns it.
 
@@ -69,38 +79,38 @@ class SegmentFiles:
             UsageError: One of the folders is no log directory, or a partition is in none of them.
             SegmentsError: A folder cannot be read, or does not hold what is wanted.
         """
-        paths = find(self.folders, ranges)
-        logs = {tp: open_log(paths[tp], has_gaps=tp.topic in self.compacted) for tp in ranges}
-        wanted = {tp: [_bounded(logs[tp], one) for one in some] for tp, some in ranges.items()}
+        logs = self._logs(ranges)
         plain, mapped = (
-            _load(
-                spark, [(logs[tp], joined(some)) for tp, some in wanted.items() if (tp in lines) is has_lines]
-            )
+            {tp: some for tp, some in ranges.items() if (tp in lines) is has_lines}
             for has_lines in (False, True)
         )
-        table = {tp: clipped(some, wanted[tp]) for tp, some in lines.items()}
-        frames = [at_offsets(frame) for frame in plain] + [placed(frame, table) for frame in mapped]
+        table = {tp: clipped(lines[tp], some) for tp, some in mapped.items()}
+        frames = [at_offsets(frame) for frame in _load(spark, logs, plain)]
+        frames += [placed(frame, table) for frame in _load(spark, logs, mapped)]
         return union(spark, [frame.select(*RECORD_COLUMNS) for frame in frames])
 
+    def _logs(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, SegmentLog]:
+        paths = find(self.folders, wanted)
+        return {tp: open_log(paths[tp], has_gaps=tp.topic in self.compacted) for tp in wanted}
 
-def _bounded(log: SegmentLog, wanted: Range) -> Range:
-    """What is wanted, with an end; by default that up to which a ``read_committed`` consumer could read now.
+
+def _end(log: SegmentLog, start: int) -> int:
+    """Up to where a ``read_committed`` consumer could read now from an offset on.
 
     Raises:
-        SegmentsError: The log ends before it starts, or is damaged.
+        SegmentsError: The log ends before this offset, or is damaged.
     """
-    if wanted.end < ALL.end:
-        return wanted
-    end = stable_end(log, wanted.start)
-    if end < wanted.start:
-        raise not_held(log, wanted, end)
-    return Range(wanted.start, end)
+    end = stable_end(log, start)
+    if end < start:
+        raise not_held(log, Range(start, ALL.end), end)
+    return end
 
 
-def _load(spark: SparkSession, wanted: Sequence[tuple[SegmentLog, Sequence[Range]]]) -> list[DataFrame]:
+def _load(spark: SparkSession, logs: Mapping[TopicPartition, SegmentLog], wanted: Ranges) -> list[DataFrame]:
     """One frame, or none where nothing is wanted."""
+    some = [(logs[tp], joined(ranges)) for tp, ranges in wanted.items()]
     planned = [
-        [_described(part) for part in task] for task in tasks(wanted, spark.sparkContext.defaultParallelism)
+        [_described(part) for part in task] for task in tasks(some, spark.sparkContext.defaultParallelism)
     ]
     if not planned:
         return []

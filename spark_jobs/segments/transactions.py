@@ -1,7 +1,8 @@
 """Which records belong to aborted transactions, going by the markers in the log itself.
 
 A transaction ends with the next marker of its producer. The marker follows the last record, often within what
-is read anyway, sometimes after it or in a later file; ``.txnindex`` files are not needed.
+is read anyway, sometimes after it or in a later file; ``.txnindex`` files are not needed. Where transactions
+are open that began long before, :mod:`spark_jobs.segments.snapshots` says so.
 
 Sources: KIP-98 (transactions and their markers).
 """
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 from mirror.kafka.record_batch import CONTROL, TRANSACTIONAL, BatchHeader, aborts
 from spark_jobs.segments.logs import SegmentLog, SegmentsError
+from spark_jobs.segments.snapshots import open_transactions
 from spark_jobs.segments.walk import Found, Walk
 
 
@@ -86,17 +88,20 @@ def marker_of(found: Found) -> Marker | None:
 def stable_end(log: SegmentLog, start: int) -> int:
     """Where the log ends for a ``read_committed`` consumer: at its first open transaction, if there is one.
 
+    With a producer snapshot, only the last file is read.
+
     Args:
-        start: Transactions that began before this offset are taken to have ended.
+        start: Without a snapshot, transactions that began before this offset are taken to have ended.
 
     Raises:
         SegmentsError: Something in the log is missing or damaged.
     """
-    walk = Walk(log, start)
-    begun: dict[int, int] = {}
+    known = open_transactions(log)
+    walk = Walk(log, start if known is None else log.segments[-1].base_offset)
+    begun = dict(known or {})
     for found in walk:
         if marker_of(found) is not None:
             begun.pop(found.header.producer_id, None)
         elif is_transactional(found.header) and not is_control(found.header):
             begun.setdefault(found.header.producer_id, found.base_offset)
-    return min([walk.log_end, *begun.values()])
+    return max(log.start, min([walk.log_end, *begun.values()]))

@@ -24,8 +24,8 @@ from tests.harness.jvm import REPOSITORY
 HEADER_BYTES = 28
 """Of IP and UDP, before what a datagram holds."""
 ROOM_BYTES = 32 << 20
-SILENT_SECONDS = 0.3
-"""Once all have been sent, none comes any more after a silence this long."""
+SILENT_SECONDS, FIRST_SECONDS = 0.3, 2.0
+"""Once all have been sent, none comes any more after a silence this long; the first may take longer."""
 SO_RCVBUFFORCE, SO_TIMESTAMPNS = 33, 35
 """Linux's; Python has no names for them."""
 _SENT = struct.Struct("=qq")
@@ -93,10 +93,10 @@ def take(at: str) -> list[tuple[int, float, float, int]]:
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         sock.bind((at, 0))
         print(sock.getsockname()[1], flush=True)
-        came = [_taken(sock)]
-        sock.settimeout(SILENT_SECONDS)
+        came: list[tuple[int, float, float, int]] = []
         all_sent = False
         while True:
+            sock.settimeout(SILENT_SECONDS if came else FIRST_SECONDS)
             try:
                 came.append(_taken(sock))
             except TimeoutError:

@@ -163,6 +163,9 @@ class Watched:
     name: str = "source"
     reads: list[Ranges] = field(default_factory=list)
 
+    def bounded(self, _spark: SparkSession, ranges: Ranges, /) -> Ranges:
+        return ranges
+
     def read(self, _spark: SparkSession, ranges: Ranges, _lines: Lines, _little: bool, /) -> DataFrame:
         self.reads.append(ranges)
         return self.frame

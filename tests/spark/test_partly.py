@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 import spark_jobs.sites
@@ -20,16 +21,18 @@ from mirror.model import TopicPartition
 from mirror.proving.asking import scope
 from mirror.proving.wanted import Wanted
 from spark_jobs import kafka_source
+from spark_jobs.algorithms import Hashing
 from spark_jobs.documents import Scope
 from spark_jobs.findings import Kind
 from spark_jobs.kafka_ranges import new_group
 from spark_jobs.kafka_source import Cluster, Spared
 from spark_jobs.pace import FIRST_OFFSETS, SHARE_BYTES_MIN, SLICE_SECONDS
+from spark_jobs.questions import Question, What
 from spark_jobs.reconcile import compare, compare_as_it_stands, kafka_sites
 from spark_jobs.sampling import Sample
 from spark_jobs.session import SparkFailedError
-from spark_jobs.sites import Sites, check_is_here
-from spark_jobs.window import Range
+from spark_jobs.sites import KafkaSite, Sites, check_is_here
+from spark_jobs.window import ALL, Range
 from tests.conftest import TopicFactory
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
@@ -174,6 +177,42 @@ async def test_a_paced_comparison_has_brokers_send_little_that_nobody_wants(
     assert len(shares) > 2 * 6, "each site was read in many slices"
     assert wanted < min(sent)
     assert max(sent) < 1.8 * wanted
+
+
+async def test_what_is_read_up_to_the_end_of_a_log_is_read_in_slices_too(
+    spark: SparkSession, source: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The log ends where a transaction is open. At full speed the answer is the same.
+    """
+    name = await topic(source, partitions=2, prefix="endless")
+    rows = [replace(row, partition=at % 2) for at, row in enumerate(json_rows(4_000, 100))]
+    load(source.bootstrap, name, rows)
+    producer = Producer({"bootstrap.servers": source.bootstrap, "transactional.id": name})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(name, b"open", partition=0)
+    producer.flush()
+    cluster = Cluster("source", {"kafka.bootstrap.servers": source.bootstrap})
+    question = Question(
+        name="records",
+        what=What.RECORDS,
+        ranges={TopicPartition(name, 0): [Range(100, ALL.end)], TopicPartition(name, 1): [Range(0, 300)]},
+        hashing=Hashing(),
+    )
+    shares: list[float] = []
+
+    def ask(folder: str, rate: float | None) -> set[tuple[int, int]]:
+        place = tmp_path / folder
+        site = KafkaSite(spark, cluster, {name: name}, place, place, shares.append, rate)
+        return {(row.partition, row.offset) for row in site.ask(question).collect()}
+
+    slow = await asyncio.to_thread(ask, "slow", 1e9)
+
+    assert slow == {*((0, at) for at in range(100, 2_000)), *((1, at) for at in range(300))}
+    assert shares == [FIRST_OFFSETS / 2_200, 1.0]
+    assert await asyncio.to_thread(ask, "fast", None) == slow
+    producer.abort_transaction()
 
 
 def test_what_was_fetched_too_early_is_what_the_next_slice_begins_with(

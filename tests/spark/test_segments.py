@@ -6,21 +6,25 @@ import asyncio
 import json
 import shutil
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from kafka.record.util import calc_crc32c
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from mirror.model import TopicPartition
 from spark_jobs.algorithms import Hashing
 from spark_jobs.digest import digests
 from spark_jobs.kafka_source import Cluster
+from spark_jobs.pace import FIRST_OFFSETS
 from spark_jobs.places import Line
+from spark_jobs.questions import Lines, Question, Ranges, What, endless, offsets_of
 from spark_jobs.segments.source import SegmentFiles
-from spark_jobs.window import Range
+from spark_jobs.sites import KafkaSite
+from spark_jobs.window import ALL, Range
 from tests.conftest import TopicFactory
 from tests.harness.checker import watermarks
 from tests.harness.daemon import until
@@ -41,6 +45,8 @@ from tests.spark.commands import Command, settings_file
 from tests.spark.test_commands import summaries
 from tests.spark.test_digest import said
 from tests.spark.test_mapped import copy
+from tests.unit.batches import entries, v2
+from tests.unit.test_segments import write
 
 SMALL: dict[str, Any] = {"segment_bytes": 40_000, "max_message_bytes": 30_000}
 BATCHES: dict[str, Any] = {"batch_size": 8_000}
@@ -112,6 +118,36 @@ async def test_files_of_old_formats_have_the_digests_that_their_broker_gives(
     assert sum(row[3] for row in live) == sum(RECORDS.values())
 
 
+async def test_files_end_where_their_broker_says_while_a_transaction_is_open_across_them(
+    source: KafkaCluster, topic: TopicFactory
+) -> None:
+    """
+    It began in an earlier file than the last one, and goes on there.
+    """
+    name = await topic(source, **SMALL)
+    tp = TopicPartition(name, 0)
+    load(source.bootstrap, name, json_rows(50, 100))
+    files = SegmentFiles("source", [source.log_dir()], set())
+    producer = Producer({"bootstrap.servers": source.bootstrap, "transactional.id": name})
+    producer.init_transactions()
+    producer.begin_transaction()
+    for seed in (2, 3):
+        producer.produce(name, b"of the transaction")
+        producer.flush()
+        load(source.bootstrap, name, json_rows(300, 500, seed=seed), **BATCHES)
+    producer.produce(name, b"of the transaction")
+    producer.flush()
+    assert len(segments(source, name)) > 3
+
+    assert files.ends([tp]) == {tp: 50}
+    assert watermarks(source.bootstrap, name) == {0: (0, 50)}
+
+    producer.commit_transaction()
+    end = 50 + 3 + 2 * 300 + 1
+    await until(lambda: watermarks(source.bootstrap, name) == {0: (0, end)}, "the transaction has ended")
+    assert files.ends([tp]) == {tp: end}
+
+
 def both(
     spark: SparkSession,
     cluster: KafkaCluster,
@@ -126,6 +162,81 @@ def both(
     return [
         said(digests(records.read(spark, ranges, lines, False), Hashing())) for records in (broker, files)
     ]
+
+
+def test_mapped_partitions_are_read_slowly_as_they_are_read_fast(spark: SparkSession, tmp_path: Path) -> None:
+    """
+    Partitions of which one has been read before the other, and one of which nothing is wanted.
+    """
+    counts = {TopicPartition("t", 0): 900, TopicPartition("t", 1): 100, TopicPartition("t", 2): 0}
+    for tp in counts:
+        write(tmp_path / "logs", {0: [v2(entries(0, 1_000))]}, str(tp))
+    files = SegmentFiles("source", [tmp_path / "logs"], set())
+    fast, slow = (
+        KafkaSite(spark, files, {"t": "t"}, tmp_path / name, tmp_path / name, lambda _: None, rate)
+        for name, rate in (("fast", None), ("slow", 1e9))
+    )
+    question = Question(
+        name="digests",
+        what=What.DIGESTS,
+        ranges={tp: [Range(0, count)] for tp, count in counts.items()},
+        hashing=Hashing(),
+        lines={tp: [Line(0, 1_000, 1, 7)] for tp in counts},
+    )
+    nothing = replace(question, name="nothing", ranges={tp: [Range(5, 5)] for tp in counts})
+
+    found = said(slow.ask(question))
+
+    assert found == said(fast.ask(question))
+    assert sum(row[3] for row in found) == sum(counts.values())
+    assert said(slow.ask(nothing)) == set()
+
+
+@dataclass
+class Watched:
+    """Records of a site, and what was read of them.
+
+    Attributes:
+        reads: The ranges of each read.
+    """
+
+    files: SegmentFiles
+    name: str = "source"
+    reads: list[Ranges] = field(default_factory=list)
+
+    def bounded(self, spark: SparkSession, ranges: Ranges, /) -> Ranges:
+        return self.files.bounded(spark, ranges)
+
+    def read(self, spark: SparkSession, ranges: Ranges, lines: Lines, little: bool, /) -> DataFrame:
+        self.reads.append(ranges)
+        return self.files.read(spark, ranges, lines, little)
+
+
+def test_what_is_read_up_to_the_end_of_a_log_is_read_in_slices_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """
+    The first one is small: the size of records is not known yet.
+    """
+    to_the_end, some = TopicPartition("t", 0), TopicPartition("t", 1)
+    for tp in (to_the_end, some):
+        write(tmp_path / "logs", {0: [v2(entries(0, 3_000)), v2(entries(3_000, 2_000))]}, str(tp))
+    watched = Watched(SegmentFiles("source", [tmp_path / "logs"], set()))
+    shares: list[float] = []
+    site = KafkaSite(spark, watched, {"t": "t"}, tmp_path, tmp_path, shares.append, 1e9)
+    question = Question(
+        name="records",
+        what=What.RECORDS,
+        ranges={to_the_end: [Range(100, ALL.end)], some: [Range(0, 3_000)]},
+        hashing=Hashing(),
+    )
+
+    found = site.ask(question)
+
+    assert found.count() == 4_900 + 3_000
+    assert [offsets_of(ranges) for ranges in watched.reads] == [FIRST_OFFSETS, 7_900 - FIRST_OFFSETS]
+    assert not any(endless(ranges) for ranges in watched.reads)
+    assert shares == [FIRST_OFFSETS / 7_900, 1.0]
 
 
 @pytest.mark.timeout(300)

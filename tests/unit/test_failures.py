@@ -18,10 +18,18 @@ WITHOUT_A_CAUSE = """An error occurred while calling o72.parquet.
 : org.apache.spark.SparkException: the disk is full
 \tat org.apache.spark.Somewhere"""
 
+IN_A_TASK = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/somewhere/transactions.py", line 68, in _look_ahead
+    raise SegmentsError(
+spark_jobs.segments.logs.SegmentsError: a-0: the transaction at offset 13 has no end in /b/a-0
+"""
+
 
 @pytest.mark.parametrize(
     ("said", "reason", "hint"),
     [
+        (IN_A_TASK, "a-0: the transaction at offset 13 has no end in /b/a-0", ".snapshot"),
         (DENIED, "TopicAuthorizationException: Not authorized to access topics: [a]", "needs Read on these"),
         (WITHOUT_A_CAUSE, "org.apache.spark.SparkException: the disk is full", "fix what is named"),
         ("", "Py4JError", "fix what is named"),

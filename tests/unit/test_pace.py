@@ -20,7 +20,7 @@ from spark_jobs.pace import (
     Slices,
     fetch_bytes,
 )
-from spark_jobs.questions import offsets_of
+from spark_jobs.questions import ended, endless, offsets_of
 from spark_jobs.stretches import joined
 from spark_jobs.window import ALL, Range
 
@@ -55,15 +55,17 @@ def test_partitions_of_which_nothing_is_asked_for_are_not_read() -> None:
     assert not slices
 
 
-def test_a_range_without_an_end_is_read_in_one_slice() -> None:
+def test_a_range_without_an_end_gets_one_before_it_is_sliced() -> None:
     """
-    Behind what it has when somebody reads it, there is nothing that could be asked for.
+    Those with an end keep theirs.
     """
-    tp = TopicPartition("t", 0)
-    slices = Slices({tp: [Range(5, 8), Range(8, ALL.end)]})
+    here, there = TopicPartition("t", 0), TopicPartition("t", 1)
+    ranges = {here: [Range(5, 8), Range(8, ALL.end)], there: [Range(0, 4)]}
 
-    assert [slices.take(2)[tp] for _ in range(2)] == [[Range(5, 7)], [Range(7, 8), Range(8, ALL.end)]]
-    assert not slices
+    bounded = ended(ranges, lambda _, start: start + 2)
+
+    assert endless(ranges) == [here]
+    assert bounded == {here: [Range(5, 8), Range(8, 10)], there: [Range(0, 4)]}
 
 
 def test_a_slice_is_what_may_be_read_in_a_few_seconds() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from kafka.record.util import calc_crc32c
 
 from mirror.errors import UsageError
 from mirror.model import TopicPartition
@@ -17,6 +18,7 @@ from spark_jobs.segments.columns import PIECE_BYTES
 from spark_jobs.segments.logs import SegmentsError, find, open_log
 from spark_jobs.segments.plan import near, tasks
 from spark_jobs.segments.reading import read_records
+from spark_jobs.segments.source import SegmentFiles
 from spark_jobs.segments.transactions import stable_end
 from spark_jobs.stretches import joined
 from spark_jobs.window import Range
@@ -24,6 +26,7 @@ from tests.unit import batches
 from tests.unit.batches import OLD_CODECS, Codec, Entry, Magic, control, entries, old, v2
 
 Buffer = bytes | bytearray | memoryview
+ORDERS_0 = TopicPartition("orders", 0)
 
 
 def transactional(first: int, count: int, producer_id: int) -> memoryview:
@@ -203,6 +206,78 @@ def test_a_transaction_without_an_end_is_not_guessed_about(tmp_path: Path) -> No
     ):
         read(path, Range(5, 17))
     assert stable_end(log, 5) == 13
+
+
+def snapshot(begun: Mapping[int, int]) -> bytes:
+    """A producer snapshot as brokers write it.
+
+    Args:
+        begun: Where the open transaction of each producer begins; -1 where it has none.
+    """
+    each = [
+        struct.pack(">qhiqiqiq", name, 0, 5, 7, 0, 1_700_000_000_000, 0, at) for name, at in begun.items()
+    ]
+    entries = struct.pack(">i", len(each)) + b"".join(each)
+    return struct.pack(">hI", 1, calc_crc32c(entries)) + entries
+
+
+UNDECIDED = {
+    0: [v2(entries(0, 2)), transactional(2, 3, producer_id=1), transactional(5, 1, producer_id=2)],
+    6: [control(6, 2, 1), transactional(7, 1, producer_id=1), transactional(8, 1, producer_id=2)],
+}
+"""Producer 1 has begun in the first file and has not ended; producer 2 has ended and begun again."""
+
+
+def test_a_log_ends_at_an_open_transaction_that_began_in_an_earlier_file(tmp_path: Path) -> None:
+    """
+    The broker's snapshot at the start of the last file says so. Nothing before that file is read.
+    """
+    path = write(tmp_path, UNDECIDED)
+    (path / f"{6:020}.snapshot").write_bytes(snapshot({1: 2, 2: 5, 3: -1}))
+    (path / f"{0:020}.log").write_bytes(b"not read")
+    files = SegmentFiles("source", [tmp_path], set())
+
+    assert files.ends([ORDERS_0]) == {ORDERS_0: 2}
+    (path / f"{6:020}.log").write_bytes(b"".join([*UNDECIDED[6], control(9, 1, 1)]))
+    assert files.ends([ORDERS_0]) == {ORDERS_0: 8}
+    (path / f"{6:020}.log").write_bytes(b"".join([*UNDECIDED[6], control(9, 1, 1), control(10, 2, 0)]))
+    assert files.ends([ORDERS_0]) == {ORDERS_0: 11}
+
+
+def test_a_log_does_not_end_before_it_starts(tmp_path: Path) -> None:
+    """
+    Though a transaction is open that began before the start.
+    """
+    path = write(tmp_path, UNDECIDED)
+    (path / f"{6:020}.snapshot").write_bytes(snapshot({1: 2}))
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 4\n")
+
+    assert SegmentFiles("source", [tmp_path], set()).ends([ORDERS_0]) == {ORDERS_0: 4}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        b"",
+        snapshot({1: 2})[:-1],
+        snapshot({1: 2}) + b"1",
+        snapshot({1: 2})[:-1] + b"\3",
+        b"\0\2" + snapshot({1: 2})[2:],
+    ],
+    ids=["none", "empty", "cut off", "too long", "damaged", "a later version"],
+)
+def test_a_snapshot_that_cannot_be_used_says_nothing(tmp_path: Path, content: bytes | None) -> None:
+    """
+    What the files alone say is then too far, and reading up to there is an error, not a guess.
+    """
+    path = write(tmp_path, UNDECIDED)
+    if content is not None:
+        (path / f"{6:020}.snapshot").write_bytes(content)
+
+    assert SegmentFiles("source", [tmp_path], set()).ends([ORDERS_0]) == {ORDERS_0: 7}
+    with pytest.raises(SegmentsError, match="the transaction at offset 2 has no end in"):
+        read(path, Range(0, 7))
 
 
 def test_a_file_that_is_missing_decides_no_transaction(tmp_path: Path) -> None:
