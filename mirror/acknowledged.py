@@ -1,8 +1,8 @@
-"""How far the copy had come, by the word of a mirror that runs.
+"""How far the copy had come, according to a running mirror.
 
-Where a target has lost the end of its log nobody can see there that it had one. The mirror that wrote it
-knows: its status says up to where the target has acknowledged, and goes on to do so until an operator has it
-look again. It is asked before the target is, so that what it says has been there.
+A target that has lost the end of its log shows no sign of it. The mirror that wrote it knows: its status says
+up to where the target has acknowledged, and keeps saying so until an operator has it look again. The mirror
+is asked before the target, so that what it reports has been on the target.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from mirror.model import FlowStatus, PartitionStatus, TopicPartition
 
 
 class NotBegunError(TwinsiteError):
-    """A mirror answers, and has not begun: it knows nothing yet."""
+    """A mirror answers but has not begun: it knows nothing yet."""
 
     hint = "ask again when it has; without --url what the target has lost at its end counts as not copied yet"
 
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """Whoever is asked.
+    """The mirror to ask.
 
     Attributes:
         url: Where it answers.
-        status: Asks it; raises TwinsiteError where it does not answer.
+        status: Asks it; raises TwinsiteError if it does not answer.
     """
 
     url: str
@@ -35,17 +35,17 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What a mirror has said, by the names at the source; nothing where none was asked.
+    """What a mirror has reported, by the names at the source; empty if none was asked.
 
     Attributes:
-        url: Where it answers; None where none was asked.
+        url: Where it answers; None if none was asked.
     """
 
     url: str | None = None
     partitions: Mapping[TopicPartition, PartitionStatus] = field(default_factory=dict)
 
     def source_offset(self, tp: TopicPartition) -> int | None:
-        """Everything below it is at the target, or was; None where the mirror does not know."""
+        """Everything below this source offset is, or was, at the target; None if the mirror does not know."""
         one = self.partitions.get(tp)
         return None if one is None or one.target_log_end_offset is None else one.next_offset
 
@@ -58,7 +58,7 @@ class Words:
         }
 
     def why_not(self, tp: TopicPartition) -> str | None:
-        """Why nothing is known of the end of a partition, where a mirror was asked; None where it is."""
+        """Why the mirror does not know the end of a partition; None if it does, or if none was asked."""
         if self.url is None or self.source_offset(tp) is not None:
             return None
         one = self.partitions.get(tp)
@@ -67,11 +67,11 @@ class Words:
 
 
 def words(mirror: Mirror, flow: str, source_cluster_id: str | None, target_cluster_id: str | None) -> Words:
-    """Ask a mirror how far it is.
+    """Ask a mirror how far it has come.
 
     Raises:
         UsageError: It mirrors another flow, or other clusters.
-        NotBegunError: It waits for something itself.
+        NotBegunError: It is still waiting for something.
         TwinsiteError: It does not answer.
     """
     status = mirror.status()

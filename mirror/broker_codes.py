@@ -1,4 +1,4 @@
-"""Error codes of Kafka's brokers by which something is decided here.
+"""Error codes of Kafka's brokers on which a decision depends here.
 
 A leaf: it imports nothing of the project.
 

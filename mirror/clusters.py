@@ -1,4 +1,4 @@
-"""From the settings of a cluster to a way to it."""
+"""Connects to the clusters that the settings describe."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mirror.logs import Repeats, log_retry
 log = structlog.get_logger(__name__)
 
 START_SECONDS = 30.0
-"""For so long a cluster that does not answer is tried again, unless somebody has more patience."""
+"""How long a cluster that does not answer is retried, unless the caller has more patience."""
 UNREACHED_EVERY_SECONDS = 10.0
-"""How often it is said that a cluster does not answer, at most."""
+"""Least time between two log lines that say that a cluster does not answer."""
 
 
 NotReached = Callable[[str, str], None]
-"""Told the name of a cluster, and what went wrong, in the words of the log."""
+"""Called with the name of a cluster and what went wrong, as in the log."""
 
 
 @contextlib.asynccontextmanager
@@ -40,7 +40,7 @@ async def connected(
     """A cluster that has answered once; its connections end with the block.
 
     Args:
-        name: How people call it: ``source`` or ``target``.
+        name: ``source`` or ``target``, for messages.
         patience_seconds, not_reached: As for :func:`reach`.
 
     Raises:
@@ -53,7 +53,7 @@ async def connected(
 
 @contextlib.asynccontextmanager
 async def way_to(name: str, settings: ConnectionSettings) -> AsyncIterator[Cluster]:
-    """A cluster that nobody has asked yet; its connections end with the block."""
+    """A cluster that was not contacted yet; its connections end with the block."""
     bootstrap = [Address(*host_and_port(server)) for server in settings.servers]
     options = ConnectionOptions(
         security=Security.from_settings(settings.security),
@@ -76,11 +76,11 @@ async def reach(
     patience_seconds: float = START_SECONDS,
     not_reached: NotReached = lambda _, __: None,
 ) -> None:
-    """Have a cluster answer for the first time.
+    """Wait until a cluster has answered for the first time.
 
     Args:
-        patience_seconds: For how long it is tried again, where that can help.
-        not_reached: Told each time why it is tried again.
+        patience_seconds: How long to retry, where that can help.
+        not_reached: Called before each retry with the reason.
 
     Raises:
         ConnectionFailedError: None of the bootstrap addresses answers.
@@ -114,15 +114,15 @@ async def both_connected(
     reached: Callable[[str], None],
     not_reached: NotReached = lambda _, __: None,
 ) -> AsyncIterator[tuple[Cluster, Cluster]]:
-    """Source and target, asked at the same time; their connections end with the block.
+    """Source and target, contacted at the same time; their connections end with the block.
 
     Args:
         patience_seconds: As for :func:`connected`.
-        reached: Told the name of each cluster that has answered.
+        reached: Called with the name of each cluster that has answered.
         not_reached: As for :func:`connected`.
 
     Raises:
-        TwinsiteError: As for :func:`connected`; of the one that failed first.
+        TwinsiteError: As for :func:`connected`; of the cluster that failed first.
     """
     async with contextlib.AsyncExitStack() as stack:
 

@@ -48,10 +48,10 @@ class Settings(Section):
         default="default",
         pattern=r"^[a-z0-9-]{1,40}$",
         description="Name of the flow: small letters, digits and hyphens, at most 40. Its state at the "
-        "target goes by it; of several mirrors of one flow one copies, and the others stand by.",
+        "target is named after it. Of several mirrors of one flow one copies, and the others stand by.",
     )
     link: LinkSettings | None = Field(
-        default=None, description="The way to the source where relays stand next to it; instead of source."
+        default=None, description="The source, reached through relays next to it; instead of source."
     )
     source: ClusterSettings | None = Field(
         default=None, validate_default=True, description="The cluster that is read."
@@ -65,12 +65,12 @@ class Settings(Section):
     read: ReadSettings = Field(default_factory=ReadSettings, description="How the source is read.")
     append: AppendSettings = Field(default_factory=AppendSettings, description="How the target is written.")
     limits: LimitsSettings = Field(
-        default_factory=LimitsSettings, description="Memory for batches on their way."
+        default_factory=LimitsSettings, description="Memory for batches in flight."
     )
     on_data_loss: Literal["stop", "continue"] = Field(
         default="stop",
-        description="When the source removed records before they were copied: stop the partition until an "
-        "operator accepts the loss, or go on behind it; the loss is recorded either way.",
+        description="What to do if the source removed records before they were copied: stop the partition "
+        "until an operator accepts the loss, or continue after it. The loss is recorded either way.",
     )
     lagging_after_seconds: Seconds = Field(
         default=30.0, ge=0.1, le=86400, description="A partition further behind than this is LAGGING."
@@ -79,10 +79,10 @@ class Settings(Section):
         default=86400.0,
         ge=0,
         le=31_536_000,
-        description="A partition warns (retention_near) when the source's retention will remove what it has "
-        "not copied within this time, at the present pace, and it will not have caught up in half of it; and "
-        "likewise (compaction_near) of tombstones that compaction may remove, once half of the time is used "
-        "up that they are given.",
+        description="A partition warns (retention_near) if, at the current pace, the source's retention will "
+        "remove uncopied records within this time, and the copy will not have caught up in half of the time "
+        "until then. It warns likewise (compaction_near) of tombstones that compaction may remove, once half "
+        "of the time for which they are kept is used up.",
     )
     api: ApiSettings = Field(
         default_factory=ApiSettings, description="The port for people, probes and Prometheus."

@@ -44,35 +44,36 @@ def _endpoint(text: str) -> str:
 
 
 class TokenEndpointSettings(Section):
-    """Where OAUTHBEARER tokens are asked for: the client credentials grant of OAuth 2.0."""
+    """Where OAUTHBEARER tokens are requested, with the client credentials grant of OAuth 2.0."""
 
     url: Annotated[str, AfterValidator(_endpoint)] = Field(
-        description="Token endpoint of the authorisation server; https, plain http on this machine only."
+        description="Token endpoint of the authorisation server; https, or http on this machine only."
     )
-    client_id: str = Field(min_length=1, description="Who asks.")
-    client_secret: Secret = Field(description="Its secret.")
-    scope: str = Field(default="", description="Scope to ask for; empty asks for none.")
+    client_id: str = Field(min_length=1, description="Client ID at the authorisation server.")
+    client_secret: Secret = Field(description="Secret of this client.")
+    scope: str = Field(default="", description="Scope to request; empty requests none.")
     ca_file: File | None = Field(
         default=None,
-        description="PEM file of the authorities that may sign its certificate; else the system's.",
+        description="PEM file with the authorities that may sign its certificate; by default the system's.",
     )
-    timeout_seconds: Seconds = Field(default=10.0, ge=1, le=120, description="For one request.")
+    timeout_seconds: Seconds = Field(default=10.0, ge=1, le=120, description="Timeout of one request.")
 
 
 class SaslSettings(Section):
-    """How the mirror proves who it is: user name and password, or a bearer token."""
+    """How the mirror authenticates: with user name and password, or with a bearer token."""
 
     mechanism: Mechanism = Field(description="A mechanism that is enabled on the listener.")
     username: str = Field(default="", description="For PLAIN and SCRAM.")
     password: Secret | None = Field(default=None, description="For PLAIN and SCRAM.")
     token: Secret | None = Field(
-        default=None, description="For OAUTHBEARER: a token that somebody else keeps current."
+        default=None, description="For OAUTHBEARER: a token that something else keeps current."
     )
     token_endpoint: TokenEndpointSettings | None = Field(
-        default=None, description="For OAUTHBEARER: where the mirror asks for tokens itself."
+        default=None, description="For OAUTHBEARER: where the mirror requests tokens itself."
     )
     extensions: dict[str, str] = Field(
-        default_factory=dict, description="For OAUTHBEARER: names and values a broker wants beside the token."
+        default_factory=dict,
+        description="For OAUTHBEARER: names and values that a broker requires in addition to the token.",
     )
 
     @model_validator(mode="after")
@@ -91,26 +92,27 @@ class SaslSettings(Section):
 
 
 class SecuritySettings(Section):
-    """What a connection is protected with."""
+    """How a connection is protected."""
 
-    protocol: Protocol = Field(default="PLAINTEXT", description="The protocol of the brokers' listener.")
+    protocol: Protocol = Field(default="PLAINTEXT", description="Protocol of the brokers' listener.")
     ca_file: File | None = Field(
         default=None,
-        description="PEM file of the authorities that may sign a broker's certificate; else the system's.",
+        description="PEM file with the authorities that may sign a broker's certificate; by default the "
+        "system's.",
     )
     certificate_file: File | None = Field(
-        default=None, description="PEM file of the mirror's certificate and the chain above it."
+        default=None, description="PEM file with the mirror's certificate and its chain."
     )
     key_file: File | None = Field(
-        default=None, description="PEM file of its private key; may be in certificate_file instead."
+        default=None, description="PEM file with its private key, unless that is in certificate_file."
     )
     key_password: Secret | None = Field(
-        default=None, description="Opens the private key where it is encrypted."
+        default=None, description="Password of the private key, if it is encrypted."
     )
     verify_hostname: Flag = Field(
         default=True, description="Whether a broker's certificate must be valid for the name connected to."
     )
-    sasl: SaslSettings | None = Field(default=None, description="Wanted by SASL_PLAINTEXT and SASL_SSL.")
+    sasl: SaslSettings | None = Field(default=None, description="Required by SASL_PLAINTEXT and SASL_SSL.")
 
     @property
     def uses_tls(self) -> bool:
@@ -145,29 +147,30 @@ class ConnectionSettings(Section):
 
     client_id: ClientId = Field(
         default="twinsite",
-        description="How the mirror, or the relay, is called in the brokers' logs, metrics and quotas.",
+        description="Name of the mirror, or of the relay, in the brokers' logs, metrics and quotas.",
     )
     security: SecuritySettings = Field(
-        default_factory=SecuritySettings, description="What a connection is protected with."
+        default_factory=SecuritySettings, description="How a connection is protected."
     )
     request_timeout_seconds: Seconds = Field(
         default=30.0,
         ge=1,
         le=600,
-        description="A connection on which an answer is due and no byte comes for so long is given up. An "
-        "answer that comes slowly may take ten times as long.",
+        description="A connection on which an answer is due is given up if no byte arrives for this long. An "
+        "answer that arrives slowly may take ten times as long.",
     )
     connect_timeout_seconds: Seconds = Field(
         default=10.0,
         ge=0.1,
         le=120,
-        description="For opening a connection, TLS and login included; a token is asked for before.",
+        description="Timeout of opening a connection, including TLS and login. A token is requested before "
+        "that.",
     )
     metadata_refresh_seconds: Seconds = Field(
         default=30.0,
         ge=1,
         le=3600,
-        description="The picture of the cluster is read again when it is this old.",
+        description="Metadata of the cluster is read again when it is this old.",
     )
 
     @property
@@ -180,7 +183,7 @@ class ClusterSettings(ConnectionSettings):
     """One Kafka cluster."""
 
     bootstrap_servers: Addresses = Field(
-        description="HOST:PORT of some brokers, as a list or with commas; any one that answers is enough."
+        description="HOST:PORT of some brokers, as a list or with commas; one that answers is enough."
     )
 
     @property
@@ -189,63 +192,65 @@ class ClusterSettings(ConnectionSettings):
 
 
 class LinkSettings(ConnectionSettings):
-    """The source through relays, which stand next to it."""
+    """The source, reached through relays next to it."""
 
     client_id: ClientId = Field(
         default="twinsite",
-        description="Who asks, in the brokers' logs, metrics and quotas, where a relay passes on what the "
-        "mirror asks. What is copied the relay fetches under its own, cluster.client_id in its settings.",
+        description="Name of the mirror in the brokers' logs, metrics and quotas, for requests that a relay "
+        "passes on. A relay fetches what is copied under a name of its own, cluster.client_id in its "
+        "settings.",
     )
     relays: Addresses = Field(
-        description="HOST:PORT of relays, as a list or with commas; any one that answers is enough."
+        description="HOST:PORT of relays, as a list or with commas; one that answers is enough."
     )
 
     window_bytes: Bytes = Field(
         default=16 * MIB,
         ge=256 * KIB,
         le=GIB,
-        description="Compressed bytes that may be on their way: more than what the link carries in a round "
-        "trip, for example 15 MB at 400 Mbit/s and 300 ms. So much memory is used besides limits when the "
-        "target is slower than the link.",
+        description="Compressed bytes that may be in flight: more than the link carries in a round trip, for "
+        "example 15 MB at 400 Mbit/s and 300 ms. When the target is slower than the link, this much memory "
+        "is used on top of limits.",
     )
     compression: Literal["auto"] | Annotated[Whole, Field(ge=1, le=19)] = Field(
         default="auto",
-        description="Level of zstd for what is behind: auto is a higher one while the link is full, a lower "
-        "one while a core of the relay is; never above listen.level_max of the relay; none at all while the "
-        "relay is less than half a millisecond away and the link is not full. From level 3 on, and with auto "
-        "where it makes less, what repeats is looked for over 16 MiB, not only nearby. What is up to date "
-        "travels at level 2, and that is looked for, over 4 MiB where several mirrors share it.",
+        description="zstd level for partitions that are behind. auto raises it while the link is full, and "
+        "lowers it while a core of the relay is; it stays within listen.level_max of the relay, and does not "
+        "compress at all while the relay is less than half a millisecond away and the link is not full. From "
+        "level 3 on, and with auto where that makes less, repetitions are searched for over 16 MiB, not only "
+        "nearby. Partitions that are caught up are sent at level 2, with this search; over 4 MiB where "
+        "several mirrors share them.",
     )
     recode: Literal["auto", "never"] = Field(
         default="auto",
-        description="Whether the relay may inflate batches of lz4, gzip and snappy for the way, where zstd "
-        "halves them again. Next to the target they become the same bytes again, as their CRC says, or they "
-        "travel as they are: those of other encoders than Kafka's and librdkafka's, gzip of a level other "
-        "than 6 (or 1 or 9, where its header says so), and snappy of librdkafka. A core makes 40 to 80 MB/s "
-        "of gzip: never is faster above some 200 Mbit/s.",
+        description="Whether the relay may decompress lz4, gzip and snappy batches for the link, where zstd "
+        "halves them again. Next to the target they are compressed to the same bytes again, as their CRC "
+        "shows. Where that is not possible they are sent as they are: batches of encoders other than Kafka's "
+        "and librdkafka's, gzip of a level other than 6 (or 1 or 9, where its header says so), and "
+        "librdkafka's snappy. A core makes 40 to 80 MB/s of gzip: never is faster above some 200 Mbit/s.",
     )
 
     connections: Literal["auto"] | Annotated[Whole, Field(ge=1, le=64)] = Field(
         default="auto",
-        description="TCP connections over which it comes: one for what is up to date, from 3 on a second one "
-        "for that, so that it does not wait for lost packets, and the others for what is behind. auto is 3 "
-        "where the relay's kernel has BBR, which does not take a lost packet for a full link, else 16; and "
-        "more where windows or buffers of the kernels are too small for the link, as the relay finds. The "
-        "address of a relay should lead to one and the same relay.",
+        description="TCP connections to the relay. One is for partitions that are caught up; from 3 on they "
+        "have a second one, so that they do not wait for lost packets. The others are for partitions that "
+        "are behind. auto is 3 where the relay's kernel has BBR, which does not mistake a lost packet for a "
+        "full link, else 16; and more where the relay finds that windows or buffers of the kernels are too "
+        "small for the link. The address of a relay should always lead to the same relay.",
     )
     limits: tuple[RateLimitSettings, ...] = Field(
         default=(),
-        description="The most that the relay sends this mirror, of what is copied; of several the first that "
-        "holds now. The relay may have limits of its own.",
+        description="The most that the relay sends this mirror of what is copied; of several limits the "
+        "first that applies now. The relay may have limits of its own.",
     )
     topics_first: tuple[Pattern, ...] = Field(
         default=(),
-        description="Regular expressions; topics whose whole name matches one catch up before others. "
-        "What retention would remove within an hour, or tombstones that compaction would, goes before that, "
-        "and what is up to date before all.",
+        description="Regular expressions; topics whose whole name matches one catch up before others. Before "
+        "these go records that retention would remove within an hour, or tombstones that compaction would, "
+        "and before all go partitions that are caught up.",
     )
     topics_last: tuple[Pattern, ...] = Field(
-        default=(), description="Likewise; they catch up when no others have to."
+        default=(), description="Likewise; these catch up when no others have to."
     )
 
     @property

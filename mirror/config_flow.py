@@ -26,65 +26,66 @@ CONFIG_EXCLUDE = (
 
 
 class TopicsSettings(Section):
-    """Which topics are copied, under which names, and how the target's topics are kept."""
+    """Which topics are copied, under which names, and how the target's topics are maintained."""
 
     include: tuple[Pattern, ...] = Field(
         min_length=1,
-        description="Regular expressions; a topic is copied when one of them matches its whole name. "
-        "Kafka's internal topics and those of mirrors are never copied, nor are copies that a flow from the "
-        "target has made, which would go round for ever: see states.md, Topics that are left out.",
+        description="Regular expressions; a topic is copied if one of them matches its whole name. Internal "
+        "topics of Kafka and of mirrors are never copied. Nor are copies that a flow from the target has "
+        "made, which would go round forever: see states.md, Topics that are left out.",
     )
     exclude: tuple[Pattern, ...] = Field(
-        default=(), description="Regular expressions; a topic whose whole name matches one is not copied."
+        default=(), description="Regular expressions; a topic is not copied if one matches its whole name."
     )
     names: Literal["identity", "prefix"] = Field(
         default="identity",
-        description="Target topics have the source's name, or prefix and that name. A flow keeps its names: "
-        "with others it does not start, and wants another name itself.",
+        description="Names of target topics: the source's (identity), or prefix followed by the source's. A "
+        "flow keeps its names: with others it does not start, and needs another flow name.",
     )
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")] | None = Field(
         default=None,
-        description="For names: prefix, for example east. with the dot. A topic whose copy would be taken "
-        "for an internal one, or have a name of more than 249 characters, is BLOCKED (name_not_possible).",
+        description="For names: prefix, for example east. with the dot. A topic is BLOCKED "
+        "(name_not_possible) if the name of its copy would be mistaken for that of an internal topic, or be "
+        "longer than 249 characters.",
     )
     create: Flag = Field(
         default=True,
-        description="Whether missing target topics are made, and partitions added to those that hold nothing "
-        "but this flow's copy.",
+        description="Whether missing target topics are created, and partitions added to those that hold "
+        "nothing but this flow's copy.",
     )
     replication_factor: Annotated[Whole, Field(ge=1, le=32)] | None = Field(
-        default=None, description="Of topics that are made; null takes the source's."
+        default=None, description="Of topics that the mirror creates; null takes the source's."
     )
     replication_factor_capped: Flag = Field(
         default=False,
-        description="Whether a factor above the number of target brokers is lowered to it, else refused. "
-        "Brokers that are down just then do not count, and the topic keeps the factor; the log warns "
-        "(setting_left_out).",
+        description="Whether a factor above the number of target brokers is lowered to that number; if not, "
+        "it is refused. Brokers that are down at that moment do not count, and the topic keeps the factor; "
+        "the log warns (setting_left_out).",
     )
     config_exclude: tuple[Pattern, ...] = Field(
         default=CONFIG_EXCLUDE,
-        description="Regular expressions; topic settings whose whole name matches one are not taken over. "
-        "The default is that of MirrorMaker 2 and tiered storage: throttles and unclean election belong to "
-        "the source's brokers, min.insync.replicas to their number, stores to that cluster. Record times are "
-        "kept as they are in any case.",
+        description="Regular expressions; a topic setting is not copied if one matches its whole name. The "
+        "default is that of MirrorMaker 2, and tiered storage: throttles and unclean election belong to the "
+        "source's brokers, min.insync.replicas to their number, storage to that cluster. Record timestamps "
+        "are always kept as they are.",
     )
     sync_configs: Flag = Field(
         default=True,
-        description="Whether settings of target topics follow the source's: what is set on the source topic "
-        "is set, and what it keeps by its brokers' settings. Anything else set on the target topic is "
-        "taken off, and config_exclude names what is left alone. max.message.bytes is never lowered. Only "
-        "topics that hold nothing but this flow's copy are changed: made by it, or empty when it began. Any "
-        "other is left as it is, and the log says so (settings_left_alone).",
+        description="Whether settings of target topics follow the source's: those that are set on the source "
+        "topic, and those on how long records are kept that it has from its brokers. Any other setting is "
+        "taken off the target topic, except for what config_exclude names. max.message.bytes is never "
+        "lowered. Only topics that hold nothing but this flow's copy are changed: those it created, or that "
+        "were empty when it began. Others are left as they are, and the log says so (settings_left_alone).",
     )
     sync_acls: Flag = Field(
         default=False,
-        description="Whether ACLs of the topics are added at the target, without rights to write, and of no "
-        "other topics, nor where the target topic holds anything but this flow's copy: a pattern becomes one "
-        "ACL for each topic copied, or, where prefix ends with a separator, one for names that begin with "
-        "it.",
+        description="Whether ACLs of the copied topics are added at the target, without rights to write. No "
+        "ACLs are added for other topics, or where the target topic holds anything but this flow's copy. A "
+        "pattern becomes one ACL for each copied topic or, if prefix ends with a separator, one ACL for "
+        "names that begin with it.",
     )
     refresh_seconds: Seconds = Field(
-        default=10.0, ge=1, le=86400, description="How often new topics and partitions are looked for."
+        default=10.0, ge=1, le=86400, description="How often the mirror looks for new topics and partitions."
     )
 
     @model_validator(mode="after")
@@ -105,27 +106,27 @@ class OffsetsSettings(Section):
     mode: Literal["same", "auto", "mapped"] = Field(
         default="same",
         description="same: every record has its source offset, or the partition is refused with the reason. "
-        "auto: the same where that can be, else mapped. mapped: dense offsets and an exact map. "
-        "`offsets: auto` is short for `offsets: {mode: auto}`. A partition "
-        "keeps the mode it began with: a change is for partitions that come later, or, from same to auto, "
-        "for those that cannot go on as same. Else a topic is to be copied anew, by a flow of another name, "
-        "once the old copy is deleted, or to another name.",
+        "auto: same where possible, else mapped. mapped: dense offsets and an exact map. `offsets: auto` is "
+        "short for `offsets: {mode: auto}`. A partition keeps the mode it began with: a change applies to "
+        "partitions that come later or, from same to auto, to those that cannot go on as same. To change the "
+        "mode of any other partition, copy its topic again in a flow of another name: delete the old copy "
+        "first, or copy to another topic name.",
     )
     gap_limit: Whole = Field(
         default=100_000,
         ge=0,
         le=1_000_000_000,
-        description="Offsets of one gap that are filled with control markers, 78 bytes and 0.1 ms each; "
-        "a larger gap blocks the partition (same) or turns it to mapped (auto). An accepted loss is filled "
-        "whatever its size, or turns the partition to mapped (auto).",
+        description="The most offsets of one gap that are filled with control markers, 78 bytes and 0.1 ms "
+        "each. A larger gap blocks the partition (same) or turns it to mapped (auto). A larger loss that was "
+        "accepted is filled all the same (same) or turns the partition to mapped (auto).",
     )
     padding_limit: Whole = Field(
         default=1_000_000_000,
         ge=0,
         le=1_000_000_000_000,
-        description="Padding records with which an empty target partition is made to start where the "
-        "source's log does; a billion takes a few minutes, and 0.8 GB at the target until they are deleted. "
-        "A log that starts further up blocks the partition (same) or turns it to mapped (auto).",
+        description="The most padding records that are written to make an empty target partition start where "
+        "the source's log does. A billion takes a few minutes, and 0.8 GB at the target until they are "
+        "deleted. A log that starts further up blocks the partition (same) or turns it to mapped (auto).",
     )
 
 
@@ -141,7 +142,7 @@ Offsets = Annotated[
 ]
 
 
-NOT_BY_LINK = " With `link` a relay reads with bounds of its own."
+NOT_BY_LINK = " With `link` a relay reads with its own bounds."
 
 
 class ReadSettings(Section):
@@ -149,33 +150,34 @@ class ReadSettings(Section):
 
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
         default="read_committed",
-        description="Whether records of aborted and open transactions are left out or copied like others.",
+        description="read_committed leaves out records of aborted and open transactions; read_uncommitted "
+        "copies them like others.",
     )
     fetch_bytes_max: Bytes = Field(
         default=4 * MIB,
         ge=64 * KIB,
         le=128 * MIB,
-        description="What one answer of a broker may bring; no more than limits.buffer_bytes_max."
+        description="The largest answer that a broker may send; no more than limits.buffer_bytes_max."
         f"{NOT_BY_LINK}",
     )
     partition_fetch_bytes_max: Bytes = Field(
         default=MIB,
         ge=16 * KIB,
         le=128 * MIB,
-        description="What one partition may bring in one answer, no more than read.fetch_bytes_max; less "
-        f"where several are behind and share it, more for a batch that is larger.{NOT_BY_LINK}",
+        description="The most of one partition in one answer; no more than read.fetch_bytes_max. Less where "
+        f"several partitions are behind and share an answer, more for a batch that is larger.{NOT_BY_LINK}",
     )
     fetch_wait_ms_max: Whole = Field(
         default=500,
         ge=1,
         le=30_000,
-        description=f"How long a broker holds a request back when nothing is new.{NOT_BY_LINK}",
+        description=f"How long a broker holds an answer back while there is nothing new.{NOT_BY_LINK}",
     )
     connections_per_broker: Whole = Field(
         default=2,
         ge=1,
         le=16,
-        description="Connections over which one broker is read, at most: a further one for every 16 "
+        description="The most connections over which one broker is read; one is opened for every 16 "
         f"partitions. A broker works on one request of a connection at a time.{NOT_BY_LINK}",
     )
 
@@ -184,40 +186,44 @@ class AppendSettings(Section):
     """How the target is written."""
 
     request_bytes_max: Bytes = Field(
-        default=MIB, ge=16 * KIB, le=100 * MIB, description="Batches of many partitions in one request."
+        default=MIB,
+        ge=16 * KIB,
+        le=100 * MIB,
+        description="The largest request, with batches of many partitions.",
     )
     batches_in_flight_max: Whole = Field(
-        default=5, ge=1, le=5, description="Unanswered batches of one partition; brokers remember five."
+        default=5, ge=1, le=5, description="The most unanswered batches of a partition; brokers remember 5."
     )
     requests_in_flight_max: Whole = Field(
-        default=5, ge=1, le=100, description="Unanswered requests on one connection."
+        default=5, ge=1, le=100, description="The most unanswered requests on one connection."
     )
     connections_per_broker: Whole = Field(
         default=2,
         ge=1,
         le=16,
-        description="Connections over which one broker is written, at most: a further one for every 16 "
-        "partitions. A partition keeps to one of them. What is up to date has as many for itself.",
+        description="The most connections over which one broker is written; one is opened for every 16 "
+        "partitions. A partition keeps to one of them. Partitions that are caught up have as many of their "
+        "own.",
     )
 
 
 class LimitsSettings(Section):
-    """How much memory may be used for batches on their way."""
+    """How much memory batches in flight may use."""
 
     buffer_bytes_max: Bytes = Field(
         default=32 * MIB,
         ge=MIB,
         le=64 * GIB,
-        description="Batches fetched and not acknowledged, all together.",
+        description="All batches that are fetched and not acknowledged yet.",
     )
     partition_buffer_bytes_max: Bytes = Field(
         default=2 * MIB,
         ge=64 * KIB,
         le=4 * GIB,
-        description="Batches of one partition, no more than buffer_bytes_max; beyond it no more is fetched. "
-        "Through a relay, where what is on its way by then is sent in vain, a partition of which the target "
-        "acknowledges nothing may have a quarter of what is free where that is more, and any other half of "
-        "buffer_bytes_max.",
+        description="The same, of one partition; no more than buffer_bytes_max. Above it nothing more of the "
+        "partition is fetched. Through a relay, where stopping wastes what is in flight, the bound is wider: "
+        "a partition of which the target acknowledges nothing may have a quarter of the free memory if that "
+        "is more, any other partition half of buffer_bytes_max.",
     )
 
 
@@ -237,14 +243,15 @@ class ApiSettings(Section):
     )
     partition_metrics: Flag = Field(
         default=True,
-        description="Whether /metrics has a series for each partition; else one for each topic: counts "
-        "summed, twinsite_lag_records among them; the worst of twinsite_lag_seconds, headroom and "
-        "projections; and no offsets. A thousand partitions make up to 32 000 series.",
+        description="Whether /metrics has series for each partition. If false, there are series for each "
+        "topic: counts are summed, twinsite_lag_records among them; twinsite_lag_seconds, headroom and "
+        "projections show the worst partition; offsets are left out. A thousand partitions make up to 32 000 "
+        "series.",
     )
     remote_control: Flag = Field(
         default=False,
-        description="Whether pause, resume and accept-loss are taken from other machines too: "
-        "nobody is asked for a password, put something in front.",
+        description="Whether pause, resume and accept-loss are accepted from other machines, too. Nobody is "
+        "asked for a password: put something in front that does.",
     )
 
 
@@ -253,11 +260,11 @@ class LogSettings(Section):
 
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info",
-        description="The least that is logged. With --once on a terminal it is warning where nothing else is "
-        "said; reconcile, repair, link test and offsets translate log warnings and errors, whatever it says.",
+        description="The lowest level that is logged. With --once on a terminal the default is warning. "
+        "reconcile, repair, link test and offsets translate log warnings and errors, whatever it is.",
     )
     format: Literal["json", "console", "auto"] = Field(
         default="auto",
-        description="auto is console on a terminal, json elsewhere. It holds for reconcile, repair, link "
-        "test and offsets translate, too; reconcile compare is given no settings, and logs as with auto.",
+        description="auto is console on a terminal, json elsewhere. It applies to reconcile, repair, link "
+        "test and offsets translate, too. reconcile compare has no settings, and logs as with auto.",
     )

@@ -45,21 +45,21 @@ def zone_of(name: str) -> tzinfo:
 
 
 class RateLimitSettings(Section):
-    """A rate, and when it holds."""
+    """A rate, and when it applies."""
 
     rate: Rate | None = Field(
-        description="The most that is sent, for example 20 Mbit/s or 2.5 MB/s; a number is bytes a second. "
-        "null: no limit at this time."
+        description="The most that is sent, for example 20 Mbit/s or 2.5 MB/s; a plain number is bytes per "
+        "second. null: no limit at this time."
     )
     days: Annotated[str, _checked(days_of)] = Field(
-        default="mon-sun", description="On which days, for example mon-fri or sat,sun."
+        default="mon-sun", description="Days on which it applies, for example mon-fri or sat,sun."
     )
     hours: Annotated[str, _checked(hours_of)] = Field(
         default="00:00-24:00",
-        description="At which hours of them; 22:00-06:00 begins on these days and ends on the next.",
+        description="Hours of these days; 22:00-06:00 begins on these days and ends on the next.",
     )
     zone: Annotated[str, _checked(zone_of)] = Field(
-        default="UTC", description="Whose days and hours they are, for example Europe/Berlin."
+        default="UTC", description="Time zone of days and hours, for example Europe/Berlin."
     )
 
     @property

@@ -28,15 +28,16 @@ class RoleSettings(Section):
 
     include: tuple[Pattern, ...] = Field(
         min_length=1,
-        description="Regular expressions, as in topics.include of a mirror: a topic whose whole name matches "
-        "one may be read, internal ones never. `['.*']` alone, without exclude, is everything that the relay "
-        "may read, internal topics, groups and transactions too: requests are passed on unread.",
+        description="Regular expressions, as in topics.include of a mirror: a topic may be read if one "
+        "matches its whole name; internal topics never. `['.*']` alone, without exclude, is everything that "
+        "the relay may read, including internal topics, groups and transactions: requests are passed on "
+        "unread.",
     )
     exclude: tuple[Pattern, ...] = Field(
-        default=(), description="Regular expressions; a topic whose whole name matches one may not be read."
+        default=(), description="Regular expressions; a topic may not be read if one matches its whole name."
     )
     connections_max: Whole = Field(
-        default=200, ge=1, le=100_000, description="Connections of one identity, streams among them."
+        default=200, ge=1, le=100_000, description="Connections of one identity, including its streams."
     )
     streams_max: Whole = Field(default=20, ge=1, le=100_000, description="Streams of one identity.")
 
@@ -47,58 +48,59 @@ class RoleSettings(Section):
 
 
 class ListenSettings(Section):
-    """Where mirrors come in, and how they prove who they are."""
+    """Where mirrors connect, and how they authenticate."""
 
     address: Address = Field(
         default="127.0.0.1:9650", description="HOST:PORT; 0.0.0.0 is every address of this machine."
     )
     certificate_file: File | None = Field(
         default=None,
-        description="PEM file of the relay's certificate and the chain above it; none: nothing is encrypted.",
+        description="PEM file with the relay's certificate and its chain. Without it nothing is encrypted.",
     )
     key_file: File | None = Field(
-        default=None, description="PEM file of its private key; may be in certificate_file instead."
+        default=None, description="PEM file with its private key, unless that is in certificate_file."
     )
     key_password: Secret | None = Field(
-        default=None, description="Opens the private key where it is encrypted."
+        default=None, description="Password of the private key, if it is encrypted."
     )
     client_ca_file: File | None = Field(
         default=None,
-        description="PEM file of the authorities that sign mirrors' certificates: without such a certificate "
-        "nobody is let in.",
+        description="PEM file with the authorities that sign mirrors' certificates. If it is set, a mirror "
+        "without such a certificate is not let in.",
     )
     connections_max: Whole = Field(
-        default=1000, ge=1, le=100_000, description="Connections that mirrors may have open, all together."
+        default=1000, ge=1, le=100_000, description="Open connections of all mirrors together."
     )
     streams_max: Whole = Field(
         default=64,
         ge=1,
         le=100_000,
-        description="Streams that mirrors may have, all together. One that catches up takes some 30 MB of "
-        "memory, and up to twice as much of many brokers, or at a level above 9.",
+        description="Streams of all mirrors together. One that catches up takes some 30 MB of memory, and up "
+        "to twice as much with many brokers or at a level above 9.",
     )
     greeting_timeout_seconds: Seconds = Field(
         default=10.0,
         ge=0.5,
         le=120,
-        description="So long a connection has for TLS, then for its request, then for the first thing it has "
-        "to say as what it has become. One that sends nothing, or half of it, is ended.",
+        description="Time that a connection has for TLS, then for its request, then for the first message of "
+        "what it has become, such as a stream. One that sends nothing, or only half of it, is ended.",
     )
     level_max: Whole = Field(
         default=9,
         ge=1,
         le=19,
-        description="The highest level of zstd at which what is behind is compressed here, whatever a mirror "
-        "asks for (link.compression); its status says so. 9 is the highest that is chosen by itself; 19 "
-        "takes some twenty times as long, and a hundred megabytes for each stream.",
+        description="The highest zstd level for partitions that are behind, whatever a mirror asks for "
+        "(link.compression); the status says so. auto goes no higher than 9; 19 takes some twenty times as "
+        "long, and a hundred megabytes for each stream.",
     )
     roles: dict[RoleName, RoleSettings] = Field(
-        default_factory=dict, description="Names of roles, and what who has one may read; for identities."
+        default_factory=dict, description="Names of roles, and what each may read; used by identities."
     )
     identities: Annotated[dict[IdentityName, RoleName], Field(min_length=1)] | None = Field(
         default=None,
-        description="Names in certificates of mirrors, and the role of each; whoever has none of them is not "
-        "let in. None: all whom client_ca_file lets in may read what the relay may.",
+        description="Names in certificates of mirrors, and the role of each. A mirror with none of these "
+        "names is not let in. If not set, all mirrors that client_ca_file lets in may read what the relay "
+        "may.",
     )
 
     @model_validator(mode="after")
@@ -147,10 +149,10 @@ class RelaySettings(Section):
     )
     limits: tuple[RateLimitSettings, ...] = Field(
         default=(),
-        description="The most that goes to all mirrors together, of what is copied; of several the first "
-        "that holds now. What is up to date goes first, and mirrors take turns.",
+        description="The most that goes to all mirrors together of what is copied; of several limits the "
+        "first that applies now. Partitions that are caught up go first, and mirrors take turns.",
     )
-    listen: ListenSettings = Field(default_factory=ListenSettings, description="Where mirrors come in.")
+    listen: ListenSettings = Field(default_factory=ListenSettings, description="Where mirrors connect.")
     api: RelayApiSettings = Field(
         default_factory=RelayApiSettings, description="The port for people, probes and Prometheus."
     )

@@ -248,9 +248,9 @@ Secret = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                _one_of("file", "A file that holds the secret and nothing else; read anew at each use."),
+                _one_of("file", "A file that holds the secret and nothing else; read again at each use."),
                 _one_of("env", "The name of an environment variable."),
-                {"type": "string", "minLength": 1, "description": "The secret itself; better a file."},
+                {"type": "string", "minLength": 1, "description": "The secret itself; a file is better."},
             ]
         }
     ),

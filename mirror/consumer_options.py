@@ -1,8 +1,8 @@
-"""The settings of a cluster as options of Kafka's Java consumer, for Spark to read it.
+"""The settings of a cluster as options of Kafka's Java consumer, with which Spark reads it.
 
 Secrets are read once, when the options are made: a job ends long before they change.
 
-Java opens fewer kinds of private keys than the mirror does. Those it cannot open are refused here, by name.
+Java opens fewer kinds of private keys than the mirror. Those that it cannot open are refused here, by name.
 
 Sources: Apache Kafka's documentation of consumer configs; KIP-651 (PEM), KIP-768 (OAUTHBEARER); RFC 8018
 (PBES2); JDK-8231581.
@@ -27,20 +27,20 @@ _MODULES = {
 }
 _OAUTH_CALLBACK = f"{_LOGIN}.oauthbearer.OAuthBearerLoginCallbackHandler"
 _ENDS = re.compile(r'[\x00-\x1f"\\]')
-"""What ends a value in a JAAS configuration, or begins something else in it."""
+"""Characters that end a value in a JAAS configuration, or begin an escape in it."""
 _LOCKED = "ENCRYPTED PRIVATE KEY"
 _PKCS8 = {"PRIVATE KEY", _LOCKED}
 _PRIVATE_KEY = re.compile(r"-----BEGIN ([A-Z0-9 ]*PRIVATE KEY)-----(.*?)-----END", re.DOTALL)
 _PBES2 = bytes.fromhex("06092a864886f70d01050d")
-"""The object identifier of the scheme OpenSSL encrypts keys with, unless it is told otherwise."""
+"""The object identifier of the scheme with which OpenSSL encrypts keys by default."""
 
 
 def consumer_options(settings: ConnectionSettings) -> dict[str, str]:
     """Options by their names in Kafka, each with the prefix ``kafka.`` that Spark wants.
 
     Raises:
-        AuthenticationError: A secret or a file cannot be read.
-        UsageError: Something is asked for that Kafka's consumer cannot do.
+        AuthenticationError: A secret or a file cannot be read, or holds no private key.
+        UsageError: The settings ask for something that Kafka's consumer cannot do.
     """
     if not isinstance(settings, ClusterSettings):
         raise UsageError(
@@ -79,7 +79,7 @@ def _trusted(ca_file: Path | None) -> dict[str, str]:
 
 
 def _key(path: Path, password: object) -> dict[str, str]:
-    """A private key and, where it is encrypted, what opens it: for a key in the clear Java wants none."""
+    """A private key and, if it is encrypted, its password: for a key in plain text Java must get none."""
     text = _text(path)
     found = _PRIVATE_KEY.search(text)
     if found is None:
@@ -139,7 +139,7 @@ def _sasl(sasl: SaslSettings) -> dict[str, str]:
 
 
 def _jaas(module: str, words: dict[str, str]) -> str:
-    """One line of a JAAS configuration; of values everything is escaped that would end them."""
+    """One line of a JAAS configuration; whatever would end a value is escaped."""
     quoted = (f'{name}="{_ENDS.sub(_escaped, value)}"' for name, value in words.items())
     return f"{module} required {' '.join(quoted)};"
 

@@ -1,4 +1,4 @@
-"""How far a partition is a copy, and how its offsets are told from those of the source.
+"""What of a partition is a copy, and how its offsets relate to those of the source.
 
 Pure.
 """
@@ -20,10 +20,10 @@ class Copied:
 
     Attributes:
         offsets: The offset map; None where offsets are the same.
-        start: Source offset with which the copy began.
+        start: Source offset at which the copy began.
         target_start: Where that is at the target.
         insertions: What the target holds that is no copy.
-        accepted: Target offsets that may be what they are.
+        accepted: Ranges of target offsets whose content was accepted as it is.
     """
 
     offsets: OffsetMap | None
@@ -33,11 +33,11 @@ class Copied:
     accepted: Sequence[tuple[int, int]] = ()
 
     def translation(self, target_end: int) -> Translation:
-        """How offsets belong together while the target's log ends at an offset, or once did."""
+        """How source and target offsets correspond, given where the target's log ends, or once ended."""
         return SameOffsets() if self.offsets is None else _Mapped(self.offsets, self.insertions, target_end)
 
     def lines(self, source: Range) -> list[Line] | None:
-        """How source offsets become places; None where they are the same."""
+        """How source offsets become places; None where offsets are the same."""
         if self.offsets is None:
             return None
         lines = lines_of_runs(self.offsets, source)
@@ -45,7 +45,7 @@ class Copied:
 
 
 class _Mapped:
-    """An offset map while the target's log ends at an offset."""
+    """An offset map, given where the target's log ends."""
 
     def __init__(self, offsets: OffsetMap, insertions: Insertions, target_end: int) -> None:
         self._offsets, self._end = LogMap(offsets, insertions), target_end

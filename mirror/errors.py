@@ -1,8 +1,8 @@
 """What can go wrong, named once.
 
-A class says what it means, an instance says where. ``retriable`` is all a retry
+A class says what went wrong, an instance says where. ``retriable`` is all that a retry
 policy reads, ``exit_code`` is what the command line ends with, ``hint`` tells the
-operator the way out. Foreign exceptions are renamed at the adapter that met them.
+operator what to do. Foreign exceptions are renamed by the adapter that caught them.
 
 A leaf: it imports only the model.
 """
@@ -31,7 +31,7 @@ OF_DISKS = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO),
     *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
 }
-"""What the system says of a file or a disk that stands in the way: no fault of the program."""
+"""Errors of the system that blame a file or a disk, not the program."""
 
 
 class TwinsiteError(Exception):
@@ -67,13 +67,13 @@ class OtherClusterError(ConnectionFailedError):
 
 
 class OthersTooOldError(ConnectionFailedError):
-    """Relays that may do what is asked for cannot be reached just now; all others are of another version."""
+    """Relays that might serve cannot be reached just now; others are of another version."""
 
     hint = "start the relay that does not answer, or update the others"
 
 
 class AnswerError(ConnectionFailedError):
-    """A broker's answer is not what the protocol says: nobody knows what it did, and it may be no broker."""
+    """A broker's answer breaks the protocol: nobody knows what it did, or whether it is a broker."""
 
     hint = (
         "something between may have changed the bytes; the mirror looks again and goes on from what it sees"
@@ -109,7 +109,7 @@ class UnsupportedVersionError(TwinsiteError):
 
 
 class RelayTooOldError(UnsupportedVersionError):
-    """A relay knows no streams, and what is asked for cannot be kept without one."""
+    """A relay knows no streams, and without one the rates of ``link.limits`` cannot be kept."""
 
     hint = "update the relay, or take link.limits away: without a stream no rate can be kept"
 
@@ -144,14 +144,14 @@ class UnknownPartitionError(TwinsiteError):
 
 
 class NothingKnownError(ConnectionFailedError):
-    """A mirror that still waits for its clusters does not know yet what the flow has."""
+    """A mirror that still waits for its clusters does not know yet which partitions the flow has."""
 
     def __init__(self, name: object, waits_for: str) -> None:
         super().__init__(f"{name}: nothing is known of it yet, the mirror waits for {waits_for}")
 
 
 class StateConflictError(TwinsiteError):
-    """What an operator asked for makes no sense in the state the partition is in; nothing was done."""
+    """What an operator asked for makes no sense in the partition's state; nothing was done."""
 
     exit_code = ExitCode.REFUSED
     hint = "look at the partition in the status again"
@@ -180,7 +180,7 @@ class PartitionError(TwinsiteError):
 class BatchError(TwinsiteError):
     """A record batch cannot be sent on. Carries the source offset it starts at.
 
-    Raised by code that knows bytes and offsets, not topics; whoever knows the partition names it.
+    Raised by code that knows bytes and offsets, not topics; a caller that knows the partition adds it.
     """
 
     reason: Reason = Reason.UNREADABLE_BATCH
@@ -199,27 +199,27 @@ class CorruptBatchError(BatchError):
 
 
 class MisplacedBatchError(CorruptBatchError):
-    """Where a batch says that it belongs cannot be true: no CRC covers that. Carries where it was read."""
+    """The offsets that a batch claims cannot be true: no CRC covers them. Carries where it was read."""
 
 
 class EarlyBatchError(CorruptBatchError):
-    """A batch goes beyond the end of the log that the same answer has told.
+    """A batch goes beyond the end of the log that the same answer states.
 
-    A broker looks at the end first and reads then, so that may be; the next answer knows better.
+    That may happen, since a broker looks at the end before it reads; the next answer knows better.
     """
 
 
 class UnreadableBatchError(BatchError):
     """A batch cannot be decoded: its format or codec is unknown, or it is a bomb.
 
-    It may be intact, or what says its format or length has rotted: no CRC covers that.
+    It may be intact, or its format or length may be damaged: no CRC covers these.
     """
 
     reason = Reason.UNREADABLE_BATCH
 
 
 class RecordTooLargeError(BatchError):
-    """One record alone is larger than the target takes."""
+    """One record alone is larger than the target accepts."""
 
     reason = Reason.RECORD_TOO_LARGE
     hint = "raise max.message.bytes of the target topic to that of the source"

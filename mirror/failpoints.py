@@ -28,7 +28,7 @@ OF_RELAY = frozenset(
         "changed_over",
     }
 )
-"""Every step of a relay, which keeps nothing."""
+"""Every step of a relay, which keeps no state."""
 OF_MIRROR = frozenset(
     {
         "claimed",
@@ -52,9 +52,9 @@ OF_MIRROR = frozenset(
 )
 """Every durable step of a mirror."""
 OF_REPAIR = frozenset({"insertion_noted", "insertion_sent", "insertion_ended"})
-"""Every durable step of a repair; a mirror takes the last two where a repair has died before."""
+"""Every durable step of a repair; a mirror takes the last two if a repair died before them."""
 NAMES = OF_RELAY | OF_MIRROR | OF_REPAIR
-"""The fault tests visit each, and tests/unit/test_failpoints.py sees to that."""
+"""The fault tests visit each; tests/unit/test_failpoints.py checks that."""
 
 
 def _armed(setting: str) -> Callable[[str], None]:
@@ -81,5 +81,5 @@ def _nothing(name: str) -> None:  # noqa: ARG001  # the signature is that of an 
 
 
 ARMED = os.environ.get("TWINSITE_FAILPOINTS", "")
-"""What the variable says: empty, but in tests."""
+"""What the variable says: empty except in tests."""
 reach: Callable[[str], None] = _armed(ARMED) if ARMED else _nothing

@@ -1,4 +1,4 @@
-"""Logging: one line a happening, an event name and its fields.
+"""Logging: one line per event, with its name and its fields.
 
 JSON lines to standard error, or a readable form on a terminal. Times are UTC. What
 other libraries log through the standard library comes out the same way. No secret
@@ -31,7 +31,7 @@ Level = Literal["debug", "info", "warning", "error"]
 
 MASK = "***"
 DEPTH_MAX = 8
-"""Fields nested deeper are printed as one text."""
+"""Fields nested deeper are masked."""
 
 _SECRET_KEY = re.compile(
     r"passw|passphrase|secret|token|credential|authorization|jaas|api_?key|private_?key|client_assertion",
@@ -39,7 +39,7 @@ _SECRET_KEY = re.compile(
 )
 _NOT_SECRET_KEYS = frozenset({"token_endpoint", "token_endpoint_url"})
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Line breaks of every kind, terminal escapes, and what turns the direction of writing."""
+"""Line breaks of every kind, terminal escapes, and what changes the direction of writing."""
 
 _QUIET = {"kafka": logging.WARNING, "aiohttp": logging.WARNING, "asyncio": logging.WARNING}
 
@@ -51,7 +51,7 @@ EventDict = MutableMapping[str, Any]
 def set_up(*, level: Level = "info", form: Form = "auto", stream: TextIO | None = None) -> None:
     """Configure structlog and the standard library's logging for this process.
 
-    One that is armed to end itself (:mod:`mirror.failpoints`) says so first of all: that is for tests only.
+    A process with armed failpoints (:mod:`mirror.failpoints`, for tests only) logs that first.
 
     Args:
         form: ``auto`` is the readable form on a terminal, JSON elsewhere.
@@ -112,7 +112,7 @@ def _console(stream: TextIO) -> list[Processor]:
 
 
 def _in_order(_: Any, __: str, event_dict: EventDict) -> EventDict:
-    """When, how bad and what come first, for who reads lines with bare eyes."""
+    """Put time, level and event first, for people who read the raw lines."""
     first = {key: event_dict.pop(key) for key in _FIRST if key in event_dict}
     return first | dict(event_dict)
 
@@ -130,7 +130,7 @@ _TEXT_OF_EXCEPTION = "exception"
 
 
 def mask_secrets(_: Any, __: str, event_dict: EventDict) -> EventDict:
-    """Put ``***`` for every value that is a secret, or whose key says so, at any depth."""
+    """Replace with ``***`` every value that is a secret, or whose key says so, at any depth."""
     return {key: _masked(key, value, 0) for key, value in event_dict.items()}
 
 
@@ -190,7 +190,7 @@ class _Seen:
 class Repeats:
     """Lets a repeated message through once in a while, and counts what it held back.
 
-    Remembers a bounded number of keys, the least recently used goes first.
+    Remembers a bounded number of keys; the least recently used is dropped first.
     """
 
     def __init__(
@@ -206,10 +206,10 @@ class Repeats:
         self._seen: OrderedDict[object, _Seen] = OrderedDict()
 
     def admit(self, key: object) -> int | None:
-        """Whether to say it now.
+        """Whether to log it now.
 
         Returns:
-            None to keep silent; else how often it was held back since it was last said.
+            None: not now; otherwise how often it was held back since it was last logged.
         """
         now = self._clock()
         seen = self._seen.get(key)
@@ -224,7 +224,7 @@ class Repeats:
         return held_back
 
     def forget(self, key: object) -> None:
-        """It is over; if it happens again it is news."""
+        """It is over: if it happens again, log it at once."""
         self._seen.pop(key, None)
 
     def _remember(self, key: object, now: float) -> None:
@@ -245,7 +245,7 @@ def warn_repeated(
 def log_retry(
     log: FilteringBoundLogger, repeats: Repeats, event: str, **fields: Any
 ) -> Callable[[RetryCallState], None]:
-    """For tenacity's ``before_sleep``: says why a call is tried again, not each time."""
+    """For tenacity's ``before_sleep``: logs why a call is retried, as often as ``repeats`` allows."""
 
     def before_sleep(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None

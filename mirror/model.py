@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 OFFSET_MAX = 2**63 - 1
 CONTROL_HEADER = "X-Twinsite-Control"
-"""With it, and "yes", whoever asks a mirror to change something shows that no form of a page does."""
+"""A request to change something must carry it, with "yes": a form on a web page cannot."""
 
 
 class TopicPartition(NamedTuple):
@@ -39,15 +39,15 @@ class State(StrEnum):
     LAGGING = "LAGGING"
     """Being copied, behind by more than the stated lag."""
     STANDBY = "STANDBY"
-    """Another mirror of the flow copies it; this one takes its place when it is gone."""
+    """Another mirror of the flow copies it; this one takes over when that one is gone."""
     PAUSED = "PAUSED"
-    """Stopped by an operator; goes on when told to, or when the mirror is started again."""
+    """Stopped by an operator; continues when told to, or when the mirror is restarted."""
     BLOCKED = "BLOCKED"
-    """Cannot go on for the reason given; tried again by itself where that can help."""
+    """Cannot continue for the reason given; retried automatically where that can help."""
     DATA_LOSS = "DATA_LOSS"
-    """Retention or DeleteRecords at the source overtook the mirror; goes on only if told to."""
+    """Retention or DeleteRecords at the source overtook the mirror; continues only if told to."""
     DIVERGED = "DIVERGED"
-    """The two logs no longer tell the same story; nothing is written until an operator decides."""
+    """The two logs no longer match; nothing is written until an operator decides."""
     TOPIC_RECREATED = "TOPIC_RECREATED"
     """The source topic was deleted and made again; nothing is written until an operator decides."""
     FENCED = "FENCED"
@@ -112,14 +112,14 @@ class OffsetMode(StrEnum):
 
 
 def is_read_off_a_map(state: State, mode: OffsetMode | None) -> bool:
-    """Whether a position was read off an offset map that another mirror writes: it may still be corrected."""
+    """Whether a position comes from an offset map that another mirror writes: it may still be corrected."""
     return state is State.STANDBY and mode is not OffsetMode.SAME
 
 
 def is_there(state: State, mode: OffsetMode | None, next_offset: int | None, goal_offset: int | None) -> bool:
-    """Whether a copy that is to end has reached its goal, and nothing is wrong with it since.
+    """Whether a copy that is to end has reached its goal, and nothing has gone wrong with it since.
 
-    A partition that goes on being written to may be behind again when the status is taken.
+    If its source is still being written to, it may be behind again when the status is taken.
     """
     if state not in {State.ACTIVE, State.LAGGING, State.STANDBY} or is_read_off_a_map(state, mode):
         return False
@@ -153,11 +153,11 @@ class Gap(NamedTuple):
     """Source offsets ``[base_offset, next_offset)`` that hold no record for a consumer.
 
     Transaction markers, aborted records, empty batches and what compaction removed are all the same to a
-    consumer, and one gap where they follow each other.
+    consumer; where they follow each other they are one gap.
 
     Attributes:
         lost: There were records, they were removed before they were copied, and that was accepted.
-        aborted: How many of the offsets are those of batches of aborted transactions.
+        aborted: How many of the offsets belong to batches of aborted transactions.
         markers: How many are those of the markers that end transactions.
     """
 
@@ -172,9 +172,9 @@ class Gap(NamedTuple):
         return self.next_offset - self.base_offset
 
     def cut(self, offsets: int) -> tuple[Gap, Gap]:
-        """The first so many offsets of it, and the rest.
+        """The first ``offsets`` offsets of it, and the rest.
 
-        Which of them were what is not known any more: those without a batch are taken first, markers last.
+        Which offset was what is no longer known: those without a batch are taken first, markers last.
         """
         at = self.base_offset + offsets
         without = self.offsets - self.aborted - self.markers
@@ -187,10 +187,10 @@ class Gap(NamedTuple):
 
 
 class Forecast(StrEnum):
-    """What is said of something that is to come; seconds go with the first of them only."""
+    """What is said of a future event; only with the first value come seconds."""
 
     EXPECTED = "expected"
-    """In so many seconds, if everything goes on as in the last minute; 0: it is so already."""
+    """In the stated number of seconds, if everything goes on as in the last minute; 0: already."""
     NEVER = "never"
     """Not at this pace."""
     UNKNOWN = "unknown"
@@ -198,33 +198,33 @@ class Forecast(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What comes of it if all goes on as in the last minute; seconds are null unless it is expected."""
+    """What happens if all goes on as in the last minute; seconds are null unless it is expected."""
 
     catch_up: Forecast = Forecast.UNKNOWN
-    """When nothing is missing any more; never: the copy gains nothing on the source."""
+    """When the copy has caught up; never: it does not gain on the source."""
     catch_up_seconds: float | None = None
-    """0 within the stated lag too."""
+    """Also 0 within the stated lag."""
     retention_loss: Forecast = Forecast.UNKNOWN
-    """When retention at the source removes the first record that was not copied; never: it will be copied."""
+    """When retention at the source removes the first uncopied record; never: it will be copied before."""
     retention_loss_seconds: float | None = None
     produced_per_second: float | None = None
-    """Source offsets, at the source; null where nothing was heard for long enough, or it has been idle."""
+    """Source offsets, at the source; null if it was not heard for long enough, or has been idle."""
     copied_per_second: float | None = None
-    """Source offsets, of the copy."""
+    """Source offsets, by the copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlowOutlook(Outlook):
-    """Of all partitions: when the last one has caught up and the first one loses records; rates are sums.
+    """For all partitions: when the last one has caught up and the first one loses records; rates are sums.
 
-    What is lost already is no loss to come. Backlog and rates are those of partitions that are being copied:
-    neither paused nor blocked, nor lost. One in time of which no rate is known leaves rates as they are.
+    What is already lost is no future loss. Backlog and rates are those of partitions that are being copied:
+    not paused, blocked or lost. One that is caught up and has no known rate does not change the rates.
     """
 
     backlog_records: int | None = None
-    """Source offsets not copied; null while a partition does not know."""
+    """Source offsets not copied; null while that of a partition is not known."""
     backlog: Forecast = Forecast.UNKNOWN
-    """When all of that is copied, if partitions leave each other what they do not need."""
+    """When all of that is copied, if partitions leave unused capacity to each other."""
     backlog_seconds: float | None = None
 
 
@@ -245,12 +245,12 @@ class PartitionStatus:
     source_log_start_offset: int | None
     source_high_watermark: int | None
     source_last_stable_offset: int | None
-    """With read_uncommitted the high watermark: as far as the flow reads."""
+    """How far the flow reads; with read_uncommitted that is the high watermark."""
     next_offset: int | None
     """Source offset of the next record to copy; everything below is on the target."""
     target_log_end_offset: int | None
     lag_records: int | None
-    """Source offsets between ``next_offset`` and the last stable offset, as last seen; 0 if not long ago."""
+    """Source offsets from ``next_offset`` to the last stable offset, as last seen; 0 only if seen lately."""
     lag_seconds: float | None
     """Upper bound of the age of the oldest record that is not on the target; never 0."""
     records: int
@@ -262,26 +262,26 @@ class PartitionStatus:
     lost_from: int | None = None
     lost_to: int | None = None
     lost_offsets: int = 0
-    """Offsets given up since start: removed at the source before they were copied, the loss accepted."""
+    """Offsets given up since start: removed at the source before they were copied, and the loss accepted."""
     aborted_offsets: int = 0
-    """Of the gaps, those of batches of aborted transactions."""
+    """Offsets of the gaps that are those of batches of aborted transactions."""
     marker_offsets: int = 0
-    """Of the gaps, those of transaction markers of the source."""
+    """Offsets of the gaps that are those of transaction markers of the source."""
     duplicates_suppressed: int = 0
-    """Records sent and, as the target had them already, not written or not sent again, since start."""
+    """Records not written, or not sent again, because the target had them already, since start."""
     lost_ranges: tuple[tuple[int, int], ...] = ()
     """Source ranges [from, to) given up since the copy of this partition began, in this process or before."""
     retention_headroom_seconds: float | None = None
-    """When retention at the source may remove a record that was not copied, if nothing more is copied; 0 if
-    it has. By size as far as the log's start was seen to move. None: never, or not known."""
+    """Until retention at the source may remove a record that was not copied, if nothing more is copied; 0 if
+    it has. By size as fast as the log's start was seen to move. None: never, or not known."""
     tombstone_headroom_seconds: float | None = None
-    """Lower bound of the time until compaction at the source may remove a tombstone that was not copied, of a
-    key that was."""
+    """Lower bound of the time until compaction at the source may remove an uncopied tombstone whose key was
+    copied."""
     goal_offset: int | None = None
-    """Where a copy that is to end has reached its end; None when it is to go on, or not known yet."""
+    """Where a copy that is to end has reached its end; None if it is to go on, or that is not known yet."""
     outlook: Outlook = Outlook()
     topic_gone: bool = False
-    """The source has no such topic any more: nothing of it is missing, so there is no lag to be known."""
+    """The source has no such topic any more: nothing is missing, so there is no lag."""
 
     @property
     def is_there(self) -> bool:
@@ -298,23 +298,23 @@ class LinkStatus:
     version: str
     """Of the relay."""
     congestion: str
-    """Congestion control of the relay's kernel on this connection; bbr where it has it."""
+    """Congestion control of the relay's kernel on this connection; bbr if it has it."""
     connections: int
-    """Over which the stream goes."""
+    """How many connections carry the stream."""
     rate_limit_bytes_per_second: float | None
-    """What link.limits allows now; null: no limit."""
+    """The rate that link.limits allows now; null: no limit."""
     round_trip_seconds: float | None
-    """As measured last; null before the first time."""
+    """As last measured; null before the first time."""
     clock_offset_ms: float | None
-    """By how much the relay's clock is ahead of ours; null before it was measured."""
+    """How far the relay's clock is ahead of ours; null before it was measured."""
     level: int | None
-    """Of zstd, for what is behind; null until the relay has said so."""
+    """The level of zstd for partitions that are behind; null until the relay has reported it."""
     window_bytes: int | None
-    """What repeats over so many bytes is sent once; 0: that is not looked for; null likewise."""
+    """Repetitions within this many bytes are sent once; 0: not looked for; null: not reported yet."""
     recode: bool | None
-    """Whether batches of lz4, gzip and snappy are inflated for the way; null likewise."""
+    """Whether lz4, gzip and snappy batches are inflated before they are sent; null: not reported yet."""
     why: str
-    """What the relay has measured that made it choose so."""
+    """The measurements for which the relay chose this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,18 +336,18 @@ class TopicLeftOut:
 
 @dataclass(frozen=True, slots=True)
 class OwnerStatus:
-    """Where the mirror runs that holds the right to copy the flow, as it has said itself."""
+    """Where the mirror that holds the right to copy the flow runs, as it reports itself."""
 
     host: str
     process_id: int
     since_ms: int
-    """When it took the right; since 1970."""
+    """When it took the right, in milliseconds since 1970."""
     url: str
-    """Of its port, as it is reached from its own machine at least; empty when it has none."""
+    """Address of its port, reachable at least from its own machine; empty when it has none."""
 
 
 def only_on(url: str, host: str) -> str:
-    """Words between commas where an address is reached on its own machine only; else none."""
+    """The words ``, on HOST,`` if an address can be reached only on its own machine; otherwise none."""
     return f", on {host}," if re.match(r"http://(127\.|localhost:|\[::1\])", url) else ""
 
 
@@ -362,7 +362,7 @@ class FlowStatus:
     producer_id: int | None
     producer_epoch: int | None
     owner: bool
-    """Holds the right to copy the flow; else it stands by."""
+    """Whether it holds the right to copy the flow; otherwise it stands by."""
     started_at_ms: int
     uptime_seconds: float
     cpu_seconds: float
@@ -371,22 +371,22 @@ class FlowStatus:
     bytes_appended: int
     partitions: tuple[PartitionStatus, ...]
     topics_ignored: int | None = 0
-    """Topics of the source that are not copied; null before they were looked at."""
+    """Source topics that are not copied; null before they were looked at."""
     waits_for: str = ""
-    """What a mirror that has not begun yet waits for, and what went wrong last; empty once it has begun."""
+    """What a mirror that has not begun waits for, and what went wrong last; empty once it has begun."""
     link: LinkStatus | None = None
-    """The stream that brings what is copied; null where there is none, or none just now."""
+    """The stream from a relay; null if there is none, or none just now."""
     outlook: FlowOutlook = FlowOutlook()
     topics_left_out: tuple[TopicLeftOut, ...] = ()
-    """Those that the lists want and that are not copied all the same: copies of what the target has."""
+    """Topics that the lists want and that are not copied all the same, and why."""
     copied_by: OwnerStatus | None = None
-    """Who copies while this mirror stands by; null where it is this one, or has not said where it runs."""
+    """Who copies while this mirror stands by; null if it is this one, or has not reported where it runs."""
 
     @property
     def is_there(self) -> bool:
-        """Whether a copy that was to end has reached its end in every partition, and there is one.
+        """Whether a copy that was to end has reached its end in every partition, and there is at least one.
 
-        It has not where a topic may be one to copy, and nobody could say so.
+        False while it is not known of a topic whether it is one to copy.
         """
         known = all(topic.is_known for topic in self.topics_left_out)
         return known and bool(self.partitions) and all(one.is_there for one in self.partitions)

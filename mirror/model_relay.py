@@ -16,17 +16,17 @@ class ChannelTotals:
     """What was sent on one channel of streams."""
 
     frames: int
-    """Made, and sent but for the last few."""
+    """Frames made; all but the last few are sent."""
     bytes_sent: int
-    """Of frames, headers included, once they have begun."""
+    """Bytes of frames, headers included, counted once a frame has begun."""
     records_bytes: int
-    """Batches as the brokers have them, before they were compressed for the way."""
+    """Batches as the brokers have them, before they were compressed for sending."""
     waited_seconds: float
-    """In which a frame could have been made and waited for the link."""
+    """Time in which a frame could have been made and waited for the link."""
     held_seconds: float
-    """Likewise, for the mirror, which had not taken what was there."""
+    """Likewise, for the mirror, which had not taken what was sent."""
     sealed_seconds: float
-    """In which frames were compressed."""
+    """Time in which frames were compressed."""
 
     def __add__(self, other: ChannelTotals) -> ChannelTotals:
         return ChannelTotals(
@@ -44,33 +44,33 @@ class StreamStatus:
     """A stream that goes from a relay to a mirror."""
 
     flow: str | None
-    """As the mirror calls it; null until it has said so."""
+    """As the mirror names it; null until it has."""
     peer: str
-    """HOST:PORT it comes from."""
+    """HOST:PORT of the mirror's end."""
     identity: str | None
-    """The name in its certificate that counts; null where no certificate is asked for."""
+    """The name in its certificate that counts; null if no certificate is required."""
     role: str | None
-    """Null where everybody may read everything."""
+    """Null if everybody may read everything."""
     began_at_ms: int
     round_trip_seconds: float | None
-    """As the kernel has measured it; null where it has not."""
+    """As the kernel measured it; null if it has not."""
     congestion: str
     """Congestion control of the kernel on this connection."""
     level: int | None
-    """Of zstd, for what is behind; null until the stream has begun."""
+    """The level of zstd for partitions that are behind; null until the stream has begun."""
     window_bytes: int | None
-    """What repeats over so many bytes is sent once; 0: that is not looked for; null likewise."""
+    """Repetitions within this many bytes are sent once; 0: not looked for; null before the stream began."""
     recode: bool | None
-    """Whether batches of lz4, gzip and snappy are inflated for the way; null likewise."""
+    """Whether lz4, gzip and snappy batches are inflated to be sent; null before the stream began."""
     why: str
-    """What was measured that made it so."""
+    """The measurements for which the relay chose this."""
     partitions_wanted: int
     waits: bool
-    """Whether frames are ready that the link, or the mirror, does not take yet."""
+    """Whether frames are ready that the link, or the mirror, does not accept yet."""
     live: ChannelTotals
-    """Of partitions that are read up to their end."""
+    """Partitions that are read up to their end."""
     bulk: ChannelTotals
-    """Of partitions that are behind."""
+    """Partitions that are behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +84,21 @@ class RelayStatus:
     cpu_seconds: float
     resident_bytes: int
     connections: int
-    """Of mirrors: streams, and those to brokers, also while they are being made."""
+    """Connections of mirrors: streams, and those to brokers, also while they are being made."""
     connections_max: int
     tunnels: int
-    """Connections of mirrors that are passed on to brokers."""
+    """Connections of mirrors that are forwarded to brokers."""
     streams: tuple[StreamStatus, ...]
     live: ChannelTotals
-    """Of all streams since the start; of each stream it is above."""
+    """All streams since the start; each stream has its own above."""
     bulk: ChannelTotals
     tunnelled_bytes: int
-    """Answers of brokers that were passed on to mirrors, since the start."""
+    """Answers of brokers forwarded to mirrors, since the start."""
     bytes_read: int
     """From brokers, since the start."""
     refused: dict[str, int]
-    """How often somebody was not let in, or ended, since the start, by code."""
+    """How often a connection was not admitted, or ended, since the start, by code."""
     rate_limit_bytes_per_second: float | None = None
-    """The most it sends to all mirrors together now, as limits say; null: no limit."""
+    """The most it may send to all mirrors together now, by its limits; null: no limit."""
     waits_for: str = ""
     """What a relay that does not listen yet waits for, and what went wrong last; empty once it does."""

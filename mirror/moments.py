@@ -1,4 +1,4 @@
-"""Moments that came from outside as milliseconds since 1970, as dates.
+"""Dates from milliseconds since 1970 that came from outside.
 
 A leaf, and pure: it imports nothing of the project, anyone may import it.
 """

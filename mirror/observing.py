@@ -1,4 +1,4 @@
-"""Puts a mirror's metrics together: of its flow, of its clusters, and of what it runs with."""
+"""Puts a mirror's metrics together: those of its flow, of its clusters, and of its surroundings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from monitoring.surroundings import Expiry, Surroundings, settings_hash
 
 
 def instruments_of(registry: CollectorRegistry, flow: str, clusters: Iterable[Cluster]) -> Instruments:
-    """The instruments of a flow; from now on it is counted when a cluster and we do not accept each other."""
+    """The instruments of a flow; from now on they count when a cluster and we do not accept each other."""
     instruments = Instruments(registry, flow)
     for cluster in clusters:
         cluster.on_auth_failure = _counter(instruments, cluster.name)
@@ -34,12 +34,12 @@ def register_metrics(
     fenced: Callable[[], int] = int,
     not_reached: Callable[[], Iterable[str]] = tuple,
 ) -> None:
-    """Everything that is read at a scrape.
+    """Register everything that is read at a scrape.
 
     Args:
         status: Takes a snapshot of the flow.
-        fenced: Tells how many requests were refused because of a newer epoch.
-        not_reached: Tells the names of clusters that were asked and are none of these yet.
+        fenced: Returns how many requests were refused because of a newer epoch.
+        not_reached: Returns the names of clusters that were asked but are not in ``clusters`` yet.
     """
     known = tuple(clusters)
     register(registry, status, per_partition=settings.api.partition_metrics)
@@ -55,9 +55,9 @@ def register_metrics(
 
 
 def expiries(clusters: Iterable[Cluster]) -> Iterator[Expiry]:
-    """Our own certificate at each cluster, and the first to end of those its brokers have shown.
+    """The expiry of our own certificate for each cluster, and the earliest of those its brokers have shown.
 
-    What cannot be used is left out: what is not known has no series, and connecting says why.
+    A certificate that cannot be used is left out: what is not known has no series, and connecting says why.
     """
     for cluster in clusters:
         until = cluster.options.security.certificate_valid_until

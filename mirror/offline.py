@@ -1,9 +1,9 @@
 """Translate offsets when no mirror runs and the source may be gone: what a failover needs.
 
-The end of the copy and the flow's state are read from the target, in this order: the state
-is written ahead, so that a mirror that copies meanwhile does no harm. Nothing is written.
-The answer is exact or there is none. That the mirror wrote last is checked in the last
-batch; a mirror that runs knows more, ask it where there is one.
+The end of the copy is read from the target before the flow's state: the state is written
+ahead, so a mirror that copies meanwhile does no harm. Nothing is written. The answer is
+exact, or there is none. The last batch shows whether the mirror wrote last; a running
+mirror knows more, so ask it if there is one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def translate(
     Args:
         tp: The partition by its name at the source.
         offset: At the source; with ``reverse`` at the target.
-        committed: It is what a group has committed; see :meth:`mirror.flow.memory.FlowMemory.translate`.
+        committed: The offset was committed by a group; see :meth:`mirror.flow.memory.FlowMemory.translate`.
 
     Raises:
         NoStateError: The flow has never run against this target.
@@ -57,7 +57,7 @@ async def translate(
     async with connected("target", settings.target) as target:
         state = await flow_state(target, settings.flow)
         end = await _log_end(target, _copy_of(_record(state, settings.flow, tp)))
-        await state.load()  # it is written ahead of the records: what is read now knows of all below the end
+        await state.load()  # written ahead of the records: read now, it knows of all below that end
         record = _record(state, settings.flow, tp)
         if state.insertion(tp) is not None:
             raise StateConflictError(
@@ -74,7 +74,7 @@ async def flow_state(target: Cluster, flow: str) -> FlowState:
 
     Raises:
         NoStateError: It has none.
-        NoRecordError: What there is may be a part.
+        NoRecordError: The flow's own record is missing: what there is may be incomplete.
         CorruptStateError: What is stored cannot be trusted.
     """
     topic = f"{STATE_TOPIC_PREFIX}{flow}"
@@ -112,7 +112,12 @@ async def _log_end(target: Cluster, copy: TopicPartition) -> int:
 
 
 async def _check_last(target: Cluster, record: PartitionRecord, producer_id: int, log_end: int) -> None:
-    """See that the last batch before a log end is the mirror's, leaving out what is known to be no copy."""
+    """Check that the last batch before a log end is the mirror's; what is known to be no copy is left out.
+
+    Raises:
+        StateConflictError: It is not.
+        TwinsiteError: It cannot be read.
+    """
     copy, copied_end = _copy_of(record), Insertions(record.inserted).copied_end(log_end)
     if copied_end <= record.target_start_offset:
         return

@@ -1,6 +1,6 @@
-"""What people may tell a running mirror of one partition, and ask: pause, go on, accept a loss, translate.
+"""What an operator can do with one partition of a running mirror: pause, resume, accept a loss, translate.
 
-A partition is looked at before anything is concluded: nothing here writes to a target partition.
+A partition is looked at before anything is concluded. Nothing here writes to a target partition.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from mirror.model import State, TopicPartition
 from mirror.sync.follow import Follower
 
 NOT_KNOWN = frozenset({State.STANDBY, State.DIVERGED, State.TOPIC_RECREATED})
-"""States in which what was acknowledged once does not tell which records belong together now."""
+"""States in which what was once acknowledged does not tell which records correspond now."""
 ASK_ELSEWHERE = "ask the mirror that copies it, or the target itself with --config"
 
 
 class Operator:
-    """Does what an operator says, as :class:`mirror.api.control.Control` promises."""
+    """Carries out what an operator asks for, as :class:`mirror.api.control.Control` promises.
+
+    Every method raises UnknownPartitionError if the flow does not copy the partition.
+    """
 
     def __init__(self, engine: Engine, follower: Follower, owner: Owner, memory: FlowMemory) -> None:
         self._engine = engine
@@ -33,14 +36,23 @@ class Operator:
         self._engine.pause(self._partition(tp))
 
     async def resume(self, tp: TopicPartition) -> None:
-        """Go on, or look again now."""
+        """Continue, or look again now.
+
+        Raises:
+            StateConflictError: Looking again would not help.
+        """
         partition = self._partition(tp)
         if partition.state in {State.DATA_LOSS, State.TOPIC_RECREATED, State.FENCED}:
             raise StateConflictError(f"{tp}: looking again would not help: {partition.detail}")
         self._resume(partition)
 
     async def accept_loss(self, tp: TopicPartition) -> None:
-        """Go on behind what the source has removed; on another mirror than the owner once the owner did."""
+        """Continue after what the source has removed; if this mirror is not the owner, once the owner did.
+
+        Raises:
+            StateConflictError: The partition has lost nothing.
+            NotOwnerError: This mirror is not the owner, and the owner has not accepted the loss.
+        """
         partition = self._partition(tp)
         if partition.state is not State.DATA_LOSS or partition.lost is None:
             raise StateConflictError(f"{tp}: has lost nothing, its state is {partition.state}")
@@ -60,10 +72,9 @@ class Operator:
         """The offset of the same record at the other side, as far as the target has acknowledged.
 
         Args:
-            committed: It is what a group has committed; see :meth:`FlowMemory.translate`.
+            committed: The offset was committed by a group; see :meth:`FlowMemory.translate`.
 
         Raises:
-            UnknownPartitionError: The flow does not copy this partition.
             StateConflictError: Nothing is known of the copy yet, or not any more; says why.
             UntranslatableError: There is no such record at the other side.
         """

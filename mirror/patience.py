@@ -1,9 +1,9 @@
-"""The steps of a start, each taken again for as long as that can help.
+"""The steps of a start, each retried for as long as that can help.
 
-A cluster may answer long before all of it is there: after a power cut one broker tells
-who leads what while the leader of the state topic, or the coordinator, still reads its
-logs. A mirror that runs for ever waits for them as it waits for the clusters; what
-waiting cannot help, a right that is missing or another cluster, ends it at once.
+A cluster may answer long before all of it is available: after a power cut one broker
+tells who leads what while the leader of the state topic, or the coordinator, is still
+reading its logs. A mirror that runs for ever waits for them as it waits for the clusters.
+What waiting does not help, a missing permission or the state of other clusters, ends it at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mirror.logs import Repeats, log_retry
 log = structlog.get_logger(__name__)
 
 SAID_EVERY_SECONDS = 10.0
-"""How often it is said that a step has failed again, at most."""
+"""Least time between two log lines that say that a step has failed again."""
 
 T = TypeVar("T")
 
@@ -31,8 +31,8 @@ class Patience:
     """Takes steps, and tells what is waited for.
 
     Args:
-        tell: Told what is waited for, with what went wrong last; nothing when the step is done.
-        once: Take each step once only.
+        tell: Called with what is waited for and what went wrong last; with nothing when the step is done.
+        once: Take each step only once.
     """
 
     def __init__(self, tell: Callable[[str], None], *, once: bool) -> None:
@@ -41,14 +41,14 @@ class Patience:
         self._repeats = Repeats(every_seconds=SAID_EVERY_SECONDS)
 
     async def take(self, what: str, step: Callable[[], Awaitable[T]], *clusters: Cluster) -> T:
-        """What comes of a step that can be taken again as a whole.
+        """The result of a step that can be retried as a whole.
 
         Args:
             what: What it needs, in words.
-            clusters: Those it asks; before it is taken again their brokers are looked at again.
+            clusters: Those it asks; their snapshots are read again before each retry.
 
         Raises:
-            TwinsiteError: Waiting does not help, or each step is taken once only.
+            TwinsiteError: Waiting does not help, or each step is taken only once.
         """
         self._tell(what)
         async for attempt in retrying(self._seconds, before_sleep=self._say(what)):

@@ -1,7 +1,8 @@
-"""A mirror that runs: its parts, wired, from when its flow is claimed until everything sent was answered.
+"""A running mirror: its parts, wired, from when its flow is claimed until everything sent was answered.
 
-Starts what there is to start in the order in which each needs the other, and stops it in reverse. What
-happens to records is in :mod:`mirror.flow`, what an operator may do to it in :mod:`mirror.operating`.
+The parts are started in the order in which each needs the other; at the end what was sent is drained before
+they are stopped. What happens to records is in :mod:`mirror.flow`, what an operator can do with a partition
+in :mod:`mirror.operating`.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ DRAIN_SECONDS = 10.0
 FINISH_SECONDS = 3.0
 STATUS_SECONDS = 0.25
 STATUS_SHARE = 0.05
-"""Of the time snapshots take no more, however many partitions there are."""
+"""Snapshots take no larger share of the time, however many partitions there are."""
 WATCH, WATCH_SILENT_SECONDS = "partitions_watched", 30.0
 
 
@@ -120,7 +121,7 @@ class RunningMirror:
         port: ApiServer | None,
         waiting: Waiting,
     ) -> RunningMirror:
-        """Wire a flow that was claimed, by the mirror that has waited for it."""
+        """Wire a flow that was claimed; ``waiting`` is the mirror until now."""
         registry = CollectorRegistry()
         engine = Engine()
         flow = flow_of(settings, source, target, memory, owner.turn, engine, registry)
@@ -180,7 +181,7 @@ class RunningMirror:
         return self._snapshot(0.0)
 
     def last_status(self) -> FlowStatus:
-        """A snapshot of a flow that has ended: what it takes to leave everything in order is no lag."""
+        """A snapshot of a flow that has ended: the time it took to leave everything in order is no lag."""
         return self._snapshot(0.0 if self.drained_at is None else time.monotonic() - self.drained_at)
 
     def _snapshot(self, ended_seconds: float) -> FlowStatus:
@@ -206,7 +207,11 @@ class RunningMirror:
         """Run until stopped, or with ``once`` until done, or until the monotonic clock says ``ends_at``.
 
         Returns:
-            Whether it was that which ended it.
+            Whether ``ends_at`` had passed.
+
+        Raises:
+            UsageError: With ``once``: no topic matches.
+            ExceptionGroup: What ended one of the parts.
         """
         clusters = self.flow.source, self.flow.target
         register_metrics(self.registry, self.settings, self.status, clusters, self._fenced)
@@ -235,7 +240,7 @@ class RunningMirror:
             self._conclude()
             await self.engine.drain(DRAIN_SECONDS)
             self.drained_at = time.monotonic()
-            watching.cancel()  # nothing is sent any more: nobody lags for that
+            watching.cancel()  # nothing is sent any more: that is no lag
             await self._leave_topics_ready()
             if once:
                 await forgetter.forget_at_last(FINISH_SECONDS)
@@ -264,7 +269,7 @@ class RunningMirror:
                 wait.cancel()
 
     async def _leave_topics_ready(self) -> None:
-        """Topics that were prepared get their own settings, though there is no further pass over them."""
+        """Give prepared topics their own settings: there is no further pass over them."""
         try:
             async with asyncio.timeout(FINISH_SECONDS):
                 await self.follower.finish()
@@ -272,12 +277,12 @@ class RunningMirror:
             log.warning("topics_not_followed", error=str(error) or "no answer")
 
     def _conclude(self) -> None:
-        """See once more which partitions lag: the last look may be a second old."""
+        """Check once more which partitions lag: the last look may be a second old."""
         now, now_ms = time.monotonic(), int(time.time() * 1000)
         self.watch.look(self.engine.partitions.values(), now=now, now_ms=now_ms)
 
     async def _watch(self) -> None:
-        """The one loop that turns by itself, whatever the clusters do: its beat says that we are alive."""
+        """The one loop that does not depend on the clusters: its heartbeat shows that we are alive."""
         self.heartbeats.expect(WATCH, within_seconds=WATCH_SILENT_SECONDS, now=time.monotonic())
         await self.watch.run(self.engine.partitions.values, lambda now: self.heartbeats.beat(WATCH, now))
 
@@ -288,7 +293,11 @@ class RunningMirror:
             await asyncio.sleep(max(STATUS_SECONDS, (time.monotonic() - began_at) / STATUS_SHARE))
 
     def _say_nothing_matches(self, *, once: bool) -> None:
-        """A mirror that runs for ever may wait for a topic to be made; more often a pattern is mistaken."""
+        """A mirror that runs for ever may wait for a topic to be made; more often a pattern is wrong.
+
+        Raises:
+            UsageError: With ``once``.
+        """
         why, there = self.follower.why_nothing()
         if once:
             raise UsageError(why, hint=there)
@@ -297,7 +306,7 @@ class RunningMirror:
     # -- the port for people ---------------------------------------------------------------------
 
     def _answer(self) -> str:
-        """From now on the port asks us; its URL, or nothing where there is none."""
+        """Have the port ask us from now on; returns its URL, empty where there is none."""
         if self.port is None:
             return ""
         from mirror.api.server import Backend

@@ -1,7 +1,7 @@
 """A mirror as a whole: settings in, a running flow out, a status at the end.
 
-Waits for what there is to wait for, in the order in which each needs the other. How a flow is claimed is in
-:mod:`mirror.taking_part`, what runs once it is in :mod:`mirror.running`.
+Waits for what a mirror needs, in the order in which each step needs the one before. How a flow is claimed is
+in :mod:`mirror.taking_part`, what runs after that in :mod:`mirror.running`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ T = TypeVar("T")
 
 
 class NotBegunError(TwinsiteError):
-    """A mirror was ended before it was under way: nothing of it has to arrive.
+    """A mirror was ended before it was under way: it has nothing in flight.
 
     Attributes:
-        stopped: It was told to stop; else its time was up.
+        stopped: Whether it was told to stop; otherwise its time was up.
     """
 
     def __init__(self, waiting: Waiting, *, stopped: bool) -> None:
@@ -57,11 +57,11 @@ async def run(
 
     Args:
         timeout_seconds: With ``once``: give up after so long; the status says what is missing.
-        time_is_up: Set where that has ended it; what is on its way by then still has time to arrive.
-        on_status: Called a few times a second with a snapshot; less often where that takes long.
+        time_is_up: Set if that has ended it; what is in flight by then still has time to arrive.
+        on_status: Called a few times a second with a snapshot; less often if that takes long.
 
     Returns:
-        The last snapshot, taken when everything sent was answered.
+        The last snapshot, taken when everything sent was answered, or the time for that was over.
 
     Raises:
         NotBegunError: It was told to stop, or its time was up, before it was under way.
@@ -83,7 +83,10 @@ async def run(
 async def _begin(
     settings: Settings, stack: contextlib.AsyncExitStack, waiting: Waiting, *, once: bool
 ) -> RunningMirror:
-    """The port, both clusters, the flow, its topics; a mirror that runs for ever waits for all of them."""
+    """Open the port, reach both clusters, claim the flow, find its topics.
+
+    A mirror that runs for ever waits for all of them.
+    """
     patience = START_SECONDS if once else math.inf
     port = await stack.enter_async_context(opened_port(settings, waiting))
     both = both_connected(
@@ -101,10 +104,10 @@ async def _begin(
 async def _unless_ended(
     work: Coroutine[Any, Any, T], waiting: Waiting, stop: asyncio.Event, ends_at: float | None
 ) -> T:
-    """What comes of the work, unless a stop, or the end of the time, comes first.
+    """The result of the work, unless a stop, or the end of the time, comes first.
 
     Raises:
-        NotBegunError: It did; the work was given up.
+        NotBegunError: One of them did; the work was cancelled.
     """
     task, told = asyncio.create_task(work), asyncio.create_task(stop.wait())
     timeout = None if ends_at is None else max(0.0, ends_at - time.monotonic())

@@ -1,7 +1,7 @@
 """Signals that end a mirror: the first asks it to end, the second ends the process.
 
-The second one is heeded whatever the process is busy with. An event loop would hear of it when it turns next,
-and while a pattern takes for ever at the name of a topic it does not turn.
+The second one works whatever the process is busy with. An event loop would see it only in its next turn, and
+while a pattern takes for ever on the name of a topic there is no next turn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 class Signals:
-    """Takes signals while it is entered, in the main thread; afterwards all is as it was."""
+    """Takes signals while it is entered, in the main thread; afterwards the former handlers are back."""
 
     def __init__(self) -> None:
         self._stop = asyncio.Event()
@@ -39,7 +39,7 @@ class Signals:
             signal.signal(one, handler or signal.SIG_DFL)
 
     def stop_of(self, loop: asyncio.AbstractEventLoop) -> asyncio.Event:
-        """What the first signal sets, in this loop; also one that has come already."""
+        """The event that the first signal sets, in this loop, even one that has come already."""
         self._loop = loop
         self._pass_on()
         return self._stop
@@ -61,7 +61,7 @@ class Signals:
 
 
 def _end(received: signal.Signals) -> NoReturn:
-    """Nothing is put in order any more, but for the cursor: a bar on the terminal has hidden it."""
+    """End at once, and put nothing in order except the cursor: a bar on the terminal has hidden it."""
     with contextlib.suppress(OSError, ValueError):
         if sys.stderr.isatty():
             os.write(sys.stderr.fileno(), CURSOR_SHOWN)

@@ -1,6 +1,6 @@
-"""Take part in a flow: read its durable state, claim it on the target, and make of settings what is to run.
+"""Take part in a flow: read its durable state, claim it on the target, and build from settings what will run.
 
-A mirror does so, and so does a repair. Nothing runs yet, and no partition is looked at.
+A mirror does this, and so does a repair. Nothing runs yet, and no partition is looked at.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ async def take_part(
     *,
     state_patience_seconds: float = PATIENCE_SECONDS,
 ) -> tuple[Owner, FlowMemory]:
-    """Read the flow's durable state, and claim the flow on the target unless that speaks against it.
+    """Read the flow's durable state, and claim the flow on the target unless the state forbids it.
 
-    Whoever claims a flow holds up the mirror that copies it: one that is refused must not have done so.
+    A claim holds up the mirror that copies the flow: one that would be refused must not be made.
 
     Args:
-        state_patience_seconds: For how long to try again what the state is asked for. Whoever tells what it
-            waits for, and asks again, asks for it no longer than for the right itself.
+        state_patience_seconds: How long each read or write of the state is retried. A caller that retries and
+            reports by itself allows no more than the time for which the right is asked for.
 
     Raises:
         TwinsiteError: The state is of other clusters or names, or it cannot be claimed.
@@ -75,7 +75,7 @@ def flow_of(
     """A flow of which nothing runs yet.
 
     Args:
-        registry: Where its instruments are.
+        registry: For its instruments.
     """
     limits = _limits(settings)
     return Flow(
@@ -115,7 +115,10 @@ def _limits(settings: Settings) -> Limits:
 
 
 def _wait_ms_max(settings: Settings) -> int:
-    """How long news may take; a relay speaks so often, and brokers behind one that is too old are to, too."""
+    """How long a broker may hold a fetch when it has no news, in milliseconds.
+
+    With a link it is the interval at which a relay speaks: brokers behind one without streams do likewise.
+    """
     return settings.read.fetch_wait_ms_max if settings.link is None else round(HEARTBEAT_SECONDS * 1000)
 
 

@@ -1,4 +1,4 @@
-"""A rate that depends on the time of the day and of the week, where people live.
+"""A rate that depends on the time of day and the day of the week, in a time zone.
 
 A leaf, and pure: it imports nothing of the project, the time is an argument.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 
 TIMETABLE_SECONDS = 1.0
-"""So often it is looked up which rate holds."""
+"""How often the rate that holds is looked up."""
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MINUTES_OF_A_DAY = 24 * 60
 
@@ -24,8 +24,8 @@ class Period:
 
     Attributes:
         rate: Bytes a second; None: no limit.
-        days: On which it begins, Monday is 0.
-        begins, ends: Minutes after midnight; where it ends before it begins it ends on the day after.
+        days: Those on which it begins; Monday is 0.
+        begins, ends: Minutes after midnight; if it ends before it begins, it ends on the day after.
     """
 
     rate: float | None
@@ -35,10 +35,10 @@ class Period:
     zone: tzinfo
 
     def holds(self, now: datetime) -> bool:
-        """Whether it does now.
+        """Whether the rate holds at ``now``.
 
         Args:
-            now: Of any zone, but with one.
+            now: In any zone, but with one.
         """
         there = now.astimezone(self.zone)
         minute, today = there.hour * 60 + there.minute, there.weekday()
@@ -51,12 +51,12 @@ class Period:
 
 
 def rate_at(periods: Sequence[Period], now: datetime) -> float | None:
-    """That of the first period that holds; None where there is no limit, or none of them holds."""
+    """The rate of the first period that holds; None if it has no limit, or none of them holds."""
     return next((period.rate for period in periods if period.holds(now)), None)
 
 
 def lowest(*rates: float | None) -> float | None:
-    """The rate that holds where all of them do; None is no limit."""
+    """The lowest of some rates; None is no limit."""
     return min((rate for rate in rates if rate is not None), default=None)
 
 

@@ -1,4 +1,4 @@
-"""What may be the name of a topic, and which names mean something of their own.
+"""Which names topics may have, and which names have a meaning of their own.
 
 Settings and topics are judged by the same rules. Pure.
 
@@ -34,7 +34,7 @@ def collision_key(name: str) -> str:
 
 
 def why_no_prefix(prefix: str) -> str | None:
-    """Why no name of a copy can begin so, whatever the topic is called; None if some can."""
+    """Why no name of a copy can begin with this, whatever the topic is called; None if some can."""
     if _LEGAL.fullmatch(prefix) is None:
         return "Kafka takes letters, digits, dot, hyphen and underscore"
     if len(prefix) >= NAME_CHARACTERS_MAX:
@@ -48,7 +48,7 @@ def why_no_copy(name: str) -> str | None:
     """Why a copy cannot be called so, as the end of a sentence; None if it can.
 
     Args:
-        name: A prefix that is taken, or none, and the name of a topic that is not internal.
+        name: A prefix that is possible, or none, and the name of a topic that is not internal.
     """
     if len(name) > NAME_CHARACTERS_MAX:
         return f"would have a name of {len(name)} characters, Kafka takes {NAME_CHARACTERS_MAX}"

@@ -1,7 +1,7 @@
 """The port of a mirror that has not begun: alive, not ready, and it says what it waits for.
 
-A mirror that runs for ever waits for ever: whoever restarts both sides after an outage
-need not restart the mirror too, and probes tell a mirror that waits from one that hangs.
+A mirror that runs for ever waits for ever: when both sides are restarted after an outage,
+the mirror need not be, and probes can tell a mirror that waits from one that hangs.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Waiting:
         self.started_at_ms = int(time.time() * 1000)
 
     def tell(self, step: str) -> None:
-        """Say what is waited for, with what went wrong last."""
+        """Note what is waited for, with what went wrong last."""
         self._step = step
 
     def not_reached(self, cluster: str, why: str) -> None:
-        """Say what went wrong last with a cluster that has not answered."""
+        """Note what went wrong last with a cluster that has not answered."""
         self._failures[cluster] = why
 
     @property
@@ -59,7 +59,7 @@ class Waiting:
 
     @property
     def waits_for(self) -> str:
-        """In words, with what went wrong last; of the clusters first. Never empty."""
+        """What is waited for, with what went wrong last, in words; clusters come first. Never empty."""
         missing = self.missing
         if not missing:
             return self._step or "the flow to begin"
@@ -68,7 +68,7 @@ class Waiting:
         return f"{words}: {'; '.join(failures)}" if failures else words
 
     def status(self) -> FlowStatus:
-        """No partitions, no clusters; what is not known is None, what is waited for is said."""
+        """A status without partitions and clusters: unknown values are None, ``waits_for`` is set."""
         return FlowStatus(
             flow=self._settings.flow,
             version=__version__,
@@ -89,11 +89,11 @@ class Waiting:
         )
 
     def _silent(self) -> set[str]:
-        """Clusters that were asked, and have not answered."""
+        """Clusters that were asked but have not answered."""
         return self._failures.keys() - self.reached
 
     def readiness(self) -> Readiness:
-        """Not ready, which cluster is missing, and what else."""
+        """Not ready, with which cluster is missing and what is waited for."""
         return Readiness(
             settings_loaded=True,
             source_reached="source" in self.reached,
@@ -103,7 +103,7 @@ class Waiting:
         )
 
     def backend(self) -> Backend:
-        """What the port asks."""
+        """What the port serves while the mirror waits."""
         from mirror.api.server import Backend
 
         registry = CollectorRegistry()
@@ -111,15 +111,15 @@ class Waiting:
         return Backend(self.status, self.readiness, Heartbeats(), self, self._translate, registry)
 
     async def pause(self, tp: TopicPartition) -> None:
-        """Nothing is copied yet."""
+        """Always raises NothingKnownError: nothing is copied yet."""
         raise self._not_yet(tp)
 
     async def resume(self, tp: TopicPartition) -> None:
-        """Nothing is copied yet."""
+        """Always raises NothingKnownError: nothing is copied yet."""
         raise self._not_yet(tp)
 
     async def accept_loss(self, tp: TopicPartition) -> None:
-        """Nothing is copied yet."""
+        """Always raises NothingKnownError: nothing is copied yet."""
         raise self._not_yet(tp)
 
     async def _translate(self, tp: TopicPartition, _: int, /, **__: bool) -> int:
@@ -131,9 +131,9 @@ class Waiting:
 
 @contextlib.asynccontextmanager
 async def opened_port(settings: Settings, waiting: Waiting) -> AsyncIterator[ApiServer | None]:
-    """The port, while the block lasts: asks who waits, until it is told to ask somebody else.
+    """The port, open while the block lasts. It serves ``waiting`` until it gets another backend.
 
-    None where the settings want no port.
+    None if the settings want no port.
 
     Raises:
         UsageError: The address cannot be listened on.
@@ -142,7 +142,7 @@ async def opened_port(settings: Settings, waiting: Waiting) -> AsyncIterator[Api
     if api.port < 0:
         yield None
         return
-    from mirror.api.server import ApiServer  # a quarter of a start, which --once does without
+    from mirror.api.server import ApiServer  # a quarter of the start-up time, which --once saves
 
     server = ApiServer(waiting.backend(), host=api.host, port=api.port, remote_control=api.remote_control)
     await server.start()

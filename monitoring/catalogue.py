@@ -66,61 +66,65 @@ def _histogram(name: str, labels: tuple[str, ...], help_: str) -> Metric:
 
 # -- of the flow -------------------------------------------------------------------------------------
 
-BUILD_INFO = _gauge("build_info", ("flow", "version"), "Always 1; the version that runs.")
+BUILD_INFO = _gauge("build_info", ("flow", "version"), "Always 1; labelled with the running version.")
 FLOW_INFO = _gauge(
     "flow_info",
     ("flow", "source_cluster_id", "target_cluster_id"),
-    "Always 1; the clusters of the flow, once both are known.",
+    "Always 1, once both clusters are known; labelled with their IDs.",
 )
 FLOW_START = _gauge(
-    "flow_start_timestamp_seconds", FLOW, "When the mirror of this flow was started, in seconds since 1970."
+    "flow_start_timestamp_seconds", FLOW, "When the mirror of this flow started, in seconds since 1970."
 )
-OWNER = _gauge("owner", FLOW, "1 when this mirror holds the right to copy the flow, 0 while it stands by.")
+OWNER = _gauge("owner", FLOW, "1 while this mirror owns the flow and may copy it, 0 while it stands by.")
 FENCING_EPOCH = _gauge("fencing_epoch", FLOW, "Producer epoch with which the flow writes to the target.")
 BYTES_COPIED = _counter(
     "bytes_copied_total",
     ("flow", "direction", "encoding"),
-    "Bytes on the wire, received from the source and sent to the target: record batches, and little else.",
+    "Bytes on the wire, received from the source or sent to the target: mostly record batches.",
 )
 LINK_RTT = _gauge(
-    "link_rtt_seconds", FLOW, "To the relay and back, through what is on its way; measured every 2 s."
+    "link_rtt_seconds",
+    FLOW,
+    "Round trip to the relay, including the wait behind data in flight; measured every 2 s.",
 )
 PEER_CLOCK_SKEW = _gauge(
-    "peer_clock_skew_seconds", FLOW, "By how much the relay's clock is ahead of the mirror's."
+    "peer_clock_skew_seconds", FLOW, "How far the relay's clock is ahead of the mirror's."
 )
 TOPICS_IGNORED = _gauge(
     "topics_ignored",
     FLOW,
-    "Topics of the source that include and exclude lists leave out, internal ones and copies of the "
-    "target's too.",
+    "Source topics that are not copied: left out by the include and exclude lists, internal, or copies of "
+    "the target's topics.",
 )
 PARTITIONS = _gauge("partitions", ("flow", "state"), "Partitions of the flow in each state.")
 PARTITIONS_MAPPED = _gauge(
-    "partitions_mapped", FLOW, "Partitions whose offsets are not those of the source: a map translates them."
+    "partitions_mapped", FLOW, "Partitions whose offsets are not the source's: an offset map translates them."
 )
 LAG_UNKNOWN = _gauge(
-    "partitions_lag_unknown", FLOW, "Partitions whose lag in seconds cannot be told: they have no lag series."
+    "partitions_lag_unknown",
+    FLOW,
+    "Partitions whose lag in seconds is unknown: they have no twinsite_lag_seconds series.",
 )
 FLOW_BACKLOG = _gauge(
     "flow_backlog_seconds",
     FLOW,
-    "When all the backlog of the flow will be copied, at the pace of the last minute; +Inf: never.",
+    "Time until the whole backlog of the flow is copied, at the pace of the last minute; +Inf: never.",
 )
 
 # -- of a partition, or of all partitions of a topic ---------------------------------------------------
 
 STATE = _gauge(
-    "partition_state", (*PARTITION, "state"), "1 for the state the partition is in, 0 for the others."
+    "partition_state", (*PARTITION, "state"), "1 for the current state of the partition, 0 for the others."
 )
 REASON = _gauge(
     "partition_reason",
     (*PARTITION, "state", "reason"),
-    "1 for the reason of the present state; no other series.",
+    "1 for the reason of the current state; other reasons have no series.",
 )
 LAG_RECORDS = _gauge(
     "lag_records",
     PARTITION,
-    "Source offsets below the last stable offset, as last heard, that are not on the target.",
+    "Source offsets below the last stable offset, as last reported, that are not on the target.",
 )
 LAG_SECONDS = _gauge(
     "lag_seconds", PARTITION, "Upper bound of the age of the oldest record that is not on the target."
@@ -128,22 +132,22 @@ LAG_SECONDS = _gauge(
 RETENTION_HEADROOM = _gauge(
     "retention_headroom_seconds",
     PARTITION,
-    "Time until retention may remove a record at the source that was not copied, if nothing more is copied.",
+    "Time until retention at the source may remove an uncopied record, if nothing more is copied.",
 )
 TOMBSTONE_HEADROOM = _gauge(
     "tombstone_headroom_seconds",
     PARTITION,
-    "Lower bound of the time until compaction may remove a tombstone that was not copied, of a key that was.",
+    "Lower bound of the time until compaction may remove an uncopied tombstone whose key was copied.",
 )
 CATCH_UP = _gauge(
     "catch_up_seconds",
     PARTITION,
-    "When nothing will be missing any more, at the pace of the last minute; +Inf: never, 0: within the lag.",
+    "Time until nothing is missing, at the pace of the last minute; +Inf: never, 0: within the stated lag.",
 )
 RETENTION_LOSS = _gauge(
     "retention_loss_seconds",
     PARTITION,
-    "When retention will remove a record that was not copied, at the pace of the last minute; +Inf: never.",
+    "Time until retention removes an uncopied record, at the pace of the last minute; +Inf: never.",
 )
 LOSS_PENDING = _gauge(
     "loss_pending_offsets",
@@ -156,7 +160,7 @@ SOURCE_HIGH_WATERMARK = _gauge("source_high_watermark", PARTITION, "High waterma
 SOURCE_LAST_STABLE = _gauge(
     "source_last_stable_offset",
     PARTITION,
-    "Last stable offset at the source; with read_uncommitted its high watermark.",
+    "Last stable offset at the source; its high watermark with read_uncommitted.",
 )
 TARGET_LOG_END = _gauge("target_log_end_offset", PARTITION, "Log end offset of the target partition.")
 RECORDS_COPIED = _counter("records_copied_total", PARTITION, "Records acknowledged by the target.")
@@ -167,41 +171,43 @@ BATCHES_COPIED = _counter("batches_copied_total", PARTITION, "Record batches ack
 BATCHES_REENCODED = _counter(
     "batches_reencoded_total",
     PARTITION,
-    "Record batches that could not cross untouched and were encoded anew.",
+    "Record batches that could not be copied untouched and were re-encoded.",
 )
 GAP_RECORDS = _counter(
     "gap_records_total",
     (*PARTITION, "reason"),
-    "Source offsets without a record at the target, marked there or skipped in the offset map, by why.",
+    "Source offsets without a record at the target: filled with markers or skipped in the offset map.",
 )
 DUPLICATES = _counter(
     "duplicates_suppressed_total",
     PARTITION,
-    "Records sent that the target had already: not written twice, or not sent again.",
+    "Sent records that the target already had: not written twice, or not sent again.",
 )
 
 # -- told by the pipeline, one observation a request ----------------------------------------------------
 
 COPY_LATENCY = _histogram(
-    "copy_latency_seconds", FLOW, "From a record's timestamp to the target's acknowledgement, once a request."
+    "copy_latency_seconds",
+    FLOW,
+    "From a record's timestamp to the target's acknowledgement, one observation per request.",
 )
 REQUEST_DURATION = _histogram(
-    "request_duration_seconds", ("flow", "api"), "From sending a request to a broker to its answer."
+    "request_duration_seconds", ("flow", "api"), "From sending a request to a broker to its response."
 )
 THROTTLED = _counter(
     "throttled_seconds_total",
     ("flow", "api"),
-    "How long quotas of the brokers have held the mirror back, by what their answers say.",
+    "How long broker quotas have throttled the mirror, as reported in the brokers' responses.",
 )
 AUTH_FAILURES = _counter(
     "auth_failures_total",
     ("flow", "cluster", "reason"),
-    "Connections that were not opened because one side did not accept the other.",
+    "Connections that were not opened because one side rejected the other.",
 )
 CRC_FAILURES = _counter(
     "crc_failures_total",
     ("flow", "where"),
-    "Record batches whose bytes did not match their CRC, as read or at the target; none was appended.",
+    "Record batches that failed their CRC check, as read or at the target; none was appended.",
 )
 
 FLOW_METRICS = (
@@ -220,30 +226,32 @@ PARTITION_METRICS = (
 # -- read at each scrape, beside the snapshot ------------------------------------------------------------
 
 CONFIG_HASH = _gauge(
-    "config_hash_info", ("flow", "hash"), "Always 1; tells settings apart, secrets aside, by their SHA-256."
+    "config_hash_info",
+    ("flow", "hash"),
+    "Always 1; labelled with a SHA-256 hash of the settings, secrets left out.",
 )
 CERT_EXPIRY = _gauge(
     "cert_expiry_timestamp_seconds",
     ("flow", "cluster", "cert"),
-    "Until when a certificate is valid, in seconds since 1970.",
+    "When a certificate expires, in seconds since 1970.",
 )
 
 REQUESTS_IN_FLIGHT = _gauge(
     "requests_in_flight",
     ("flow", "cluster"),
-    "Requests to brokers that wait for their answer, also those that are answered when there is news.",
+    "Unanswered requests to brokers, including those that brokers hold until there is something new.",
 )
 
 PEER_UP = _gauge(
     "peer_up",
     ("flow", "cluster"),
-    "1 when the last question to the cluster, or to the relay before it, was answered, else 0.",
+    "1 if the last request to the cluster, or to the relay in front of it, was answered, else 0.",
 )
 FENCED_REQUESTS = _counter(
     "fenced_requests_total",
     FLOW,
-    "Requests that the target or a relay refused because of a newer epoch, for each partition in them; "
-    "writes to the flow's state too.",
+    "Requests that the target or a relay rejected because of a newer epoch, counted per partition; includes "
+    "writes to the flow's state.",
 )
 
 # -- of the last comparison of both sites, written to a file -----------------------------------------------
@@ -251,31 +259,31 @@ FENCED_REQUESTS = _counter(
 RECONCILE_SUCCESS = _gauge(
     "reconcile_last_success_timestamp_seconds",
     FLOW,
-    "When the last comparison began that found both sites the same, in seconds since 1970.",
+    "Start of the last comparison that found both sites the same, in seconds since 1970.",
 )
 RECONCILE_RUN = _gauge(
     "reconcile_last_run_timestamp_seconds",
     FLOW,
-    "When the last comparison began, whatever came of it, in seconds since 1970.",
+    "Start of the last comparison, whatever its outcome, in seconds since 1970.",
 )
 RECONCILE_OUTCOME = _gauge(
-    "reconcile_outcome", ("flow", "outcome"), "1 for what the last comparison said, 0 for the others."
+    "reconcile_outcome", ("flow", "outcome"), "1 for the outcome of the last comparison, 0 for the others."
 )
 RECONCILE_MISMATCHES = _gauge(
     "reconcile_mismatches",
     ("flow", "kind"),
-    "Differences the last comparison found, by kind, with those only counted as unnamed.",
+    "Differences that the last comparison found, by kind; unnamed: those that were only counted.",
 )
 RECONCILE_UNCOMPARED = _gauge(
     "reconcile_uncompared_offsets",
     ("flow", "why"),
-    "Offsets of the source that the last comparison could not compare with anything.",
+    "Source offsets that the last comparison could not compare with anything.",
 )
 RECONCILE_RECORDS = _gauge(
-    "reconcile_compared_records", FLOW, "Records of the source that the last comparison covered."
+    "reconcile_compared_records", FLOW, "Source records that the last comparison covered."
 )
 RECONCILE_BYTES = _gauge(
-    "reconcile_compared_bytes", FLOW, "Keys and values of the source that the last comparison covered."
+    "reconcile_compared_bytes", FLOW, "Bytes of source keys and values that the last comparison covered."
 )
 RECONCILE_DURATION = _gauge("reconcile_duration_seconds", FLOW, "How long the last comparison took.")
 
@@ -295,54 +303,56 @@ RELAY_BUILD_INFO = _gauge("relay_build_info", ("version",), "Always 1; the versi
 RELAY_SOURCE_INFO = _gauge(
     "relay_source_info", ("source_cluster_id",), "Always 1; the cluster that the relay reads."
 )
-RELAY_START = _gauge(
-    "relay_start_timestamp_seconds", (), "When the relay was started, in seconds since 1970."
-)
+RELAY_START = _gauge("relay_start_timestamp_seconds", (), "When the relay started, in seconds since 1970.")
 RELAY_CONNECTIONS = _gauge(
-    "relay_connections", (), "Connections of mirrors, those included that are being made."
+    "relay_connections", (), "Connections of mirrors, including those still being set up."
 )
-RELAY_CONNECTIONS_MAX = _gauge("relay_connections_max", (), "So many are let in.")
+RELAY_CONNECTIONS_MAX = _gauge("relay_connections_max", (), "The most connections that the relay accepts.")
 RELAY_RATE_LIMIT = _gauge(
     "relay_rate_limit_bytes_per_second",
     (),
-    "The most it sends to all mirrors together now; none without a limit.",
+    "The limit now in force for all mirrors together; no series without a limit.",
 )
-RELAY_STREAMS = _gauge("relay_streams", (), "Streams of frames that are open.")
+RELAY_STREAMS = _gauge("relay_streams", (), "Open streams of frames.")
 RELAY_STREAMS_WAITING = _gauge(
-    "relay_streams_waiting", (), "Streams with frames that the link, or the mirror, does not take yet."
+    "relay_streams_waiting", (), "Streams with frames that wait for the link or for the mirror."
 )
 RELAY_STREAMS_LEVEL = _gauge(
-    "relay_streams_at_level", ("level",), "Open streams by the level of zstd for what is behind; 0 is none."
+    "relay_streams_at_level",
+    ("level",),
+    "Open streams by the zstd level for partitions that are behind; 0 is none.",
 )
 RELAY_CONGESTION = _gauge(
-    "relay_congestion_info", ("congestion",), "Always 1; congestion control of streams that are open."
+    "relay_congestion_info", ("congestion",), "Always 1; the congestion control of open streams."
 )
 RELAY_TUNNELS = _gauge("relay_tunnels", (), "Connections of mirrors that are passed on to brokers.")
-RELAY_PARTITIONS = _gauge("relay_partitions_wanted", (), "Partitions that streams read, all together.")
-RELAY_SENT = _counter("relay_sent_bytes_total", ("channel",), "Bytes to mirrors: of frames, and of tunnels.")
+RELAY_PARTITIONS = _gauge("relay_partitions_wanted", (), "Partitions that all streams together read.")
+RELAY_SENT = _counter("relay_sent_bytes_total", ("channel",), "Bytes sent to mirrors, in frames and tunnels.")
 RELAY_RECORDS = _counter(
-    "relay_records_bytes_total", ("channel",), "Bytes of batches in frames, before they were compressed."
+    "relay_records_bytes_total", ("channel",), "Bytes of the batches in frames, before frames are compressed."
 )
 RELAY_FRAMES = _counter("relay_frames_total", ("channel",), "Frames made.")
 RELAY_WAITED = _counter(
     "relay_waited_seconds_total",
     ("channel",),
-    "How long frames could have been made and waited for the link.",
+    "How long frames could have been made but had to wait for the link.",
 )
 RELAY_HELD = _counter(
     "relay_held_seconds_total",
     ("channel",),
-    "How long frames could have been made and waited for the mirror, which had not taken what was there.",
+    "How long frames could have been made but had to wait until the mirror took earlier ones.",
 )
 RELAY_SEALED = _counter("relay_sealed_seconds_total", ("channel",), "How long frames were being compressed.")
 RELAY_READ = _counter("relay_read_bytes_total", (), "Bytes that brokers have sent to the relay.")
 RELAY_REFUSED = _counter(
-    "relay_refused_total", ("code",), "How often a mirror was not let in, refused something, or ended."
+    "relay_refused_total",
+    ("code",),
+    "How often a mirror was not let in, was refused something, or had a stream or link test ended.",
 )
 RELAY_CERT_EXPIRY = _gauge(
     "relay_cert_expiry_timestamp_seconds",
     ("cert",),
-    "Until when a certificate of a relay or of its brokers is valid, in seconds since 1970.",
+    "When a certificate of the relay or of its brokers expires, in seconds since 1970.",
 )
 RELAY_METRICS = (
     *(RELAY_BUILD_INFO, RELAY_SOURCE_INFO, RELAY_START, RELAY_CONNECTIONS, RELAY_CONNECTIONS_MAX),

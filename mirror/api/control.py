@@ -1,9 +1,9 @@
 """What an operator may do to partitions, by POST.
 
-Three walls keep a browser from doing it for somebody else: a header no form can
-set, a JSON content type, and no request that comes from a page at all. Callers
-come from this machine unless the settings say otherwise: nobody is asked for a
-password here.
+Three checks keep a web page from acting through somebody's browser: a header that no
+form can set, a JSON content type, and the refusal of every request that a browser marks
+as sent by a page. Callers must be on this machine unless the settings say otherwise:
+there is no login.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ SCHEMA = 1
 
 
 class Control(Protocol):
-    """What the mirror can be told. Each is done when it returns, and may be asked for again."""
+    """Commands to a mirror. Each is done when it returns, and may be repeated.
+
+    All raise UnknownPartitionError for a partition that the flow does not copy.
+    """
 
     async def pause(self, tp: TopicPartition) -> None:
-        """Copy nothing of this source partition until told to go on."""
+        """Stop copying this source partition until it is resumed."""
 
     async def resume(self, tp: TopicPartition) -> None:
         """Go on, or look again now. Never accepts a loss.
@@ -40,11 +43,12 @@ class Control(Protocol):
         """
 
     async def accept_loss(self, tp: TopicPartition) -> None:
-        """Go on behind what the source has removed; the loss is put into the ledger.
+        """Go on after what the source has removed; the loss is recorded in the ledger.
 
         Raises:
             StateConflictError: The partition has lost nothing.
-            TwinsiteError: Another mirror is the owner of the flow, who alone may do this: says which.
+            TwinsiteError: Another mirror owns the flow, and only the owner may do this. The error says where
+                the owner runs, if that is known.
         """
 
 
@@ -126,8 +130,8 @@ def find(status: FlowStatus, topic: str, partition: int | None = None) -> Sequen
     """The partitions of a topic, or one of them.
 
     Raises:
-        NothingKnownError: The mirror has not begun: nobody knows what there is.
-        UnknownPartitionError: The flow has none.
+        NothingKnownError: The mirror still waits to begin: its partitions are not known yet.
+        UnknownPartitionError: The flow has no such partition.
     """
     name = topic if partition is None else f"{topic}-{partition}"
     if status.waits_for:
@@ -148,7 +152,7 @@ def _is_local(remote: str | None) -> bool:
 
 
 def _check_empty(body: bytes) -> None:
-    """The body carries nothing yet: ``{}`` or no body; a field would be ignored in silence."""
+    """Refuse a body other than ``{}`` or none: there are no fields yet, and one would be ignored silently."""
     try:
         document = json.loads(body) if body.strip() else {}
     except (ValueError, RecursionError):

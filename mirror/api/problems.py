@@ -1,7 +1,7 @@
 """Errors as problem documents (RFC 9457), each with a code that does not change.
 
-What was raised on purpose says what it is; what was not becomes a plain 500 whose
-cause stands in the log, not in the answer.
+An error raised on purpose says what it is. Any other becomes a plain 500, whose cause is
+in the log and not in the answer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OF_ERRORS: tuple[tuple[type[TwinsiteError], int, str], ...] = (
     (NotAuthorizedError, 502, "cluster_refused"),
     (ConnectionFailedError, 503, "cluster_unavailable"),
 )
-"""What an error means to the caller, the first that fits; others are ``refused`` or ``try_again``."""
+"""Status and code of an error: those of the first class that fits, else ``refused`` or ``try_again``."""
 
 _OF_STATUS = {
     400: "bad_request",
@@ -72,7 +72,7 @@ class ProblemError(Exception):
 
 
 def from_error(error: TwinsiteError) -> ProblemError:
-    """What to answer when the mirror refused what was asked for."""
+    """The problem to answer with when the mirror refused a request."""
     for kind, status, code in _OF_ERRORS:
         if isinstance(error, kind):
             return ProblemError(status, code, str(error), hint=error.hint)

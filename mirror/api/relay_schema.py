@@ -1,10 +1,10 @@
 """The status of a relay as JSON, and back; ``kind`` tells it from that of a mirror.
 
-Fields are those of :class:`mirror.model_relay.RelayStatus`; null is unknown, never zero. As for the status of
-a flow a version only ever gains fields.
+Fields are those of :class:`mirror.model_relay.RelayStatus`; null is unknown, never zero. As with the status
+of a flow, a version only ever gains fields.
 
-docs/relay-status.schema.json is this module's :func:`json_schema`, and is tested to be:
-``python -m mirror.api.relay_schema > docs/relay-status.schema.json`` writes it anew.
+docs/relay-status.schema.json is the output of :func:`json_schema`, which a test checks. To write it again:
+``python -m mirror.api.relay_schema > docs/relay-status.schema.json``.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def relay_from_json(document: JsonObject) -> RelayStatus:
 
 
 def json_schema() -> JsonObject:
-    """JSON Schema (2020-12) of the document, strict: a field it does not name is a mistake."""
+    """JSON Schema (2020-12) of the document, strict: a field it does not name is an error."""
 
-    # Made here and not at every start of a mirror: pydantic reads the sources of all that it holds.
+    # Not at module level, which every start would pay for: pydantic reads the source of each class it holds.
     @checked_dataclass(config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
     class Documented:
         """Lends its settings to the schema of what it holds."""

@@ -1,10 +1,10 @@
 """The status of a flow as JSON, and back: one document, its version in ``schema``.
 
 Fields are those of :class:`mirror.model.FlowStatus`; null is unknown, never zero. A
-version only ever gains fields; taking one away, or another meaning, is a new one.
+version only ever gains fields; removing one, or changing its meaning, takes a new version.
 
-docs/status.schema.json is this module's :func:`json_schema`, and is tested to be:
-``python -m mirror.api.schema > docs/status.schema.json`` writes it anew.
+docs/status.schema.json is the output of :func:`json_schema`, which a test checks. To write
+it again: ``python -m mirror.api.schema > docs/status.schema.json``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class UnreadableStatusError(TwinsiteError):
-    """What came is not a status this version can read."""
+    """The document is not a status that this version can read."""
 
     hint = "is it a mirror that answers there, and is it of the same version?"
 
@@ -42,8 +42,8 @@ def status_from_json(document: object) -> FlowStatus:
     """Read a document of this version; fields it does not know, of a later mirror, are left out.
 
     Raises:
-        UnreadableStatusError: It is no object, or not of a mirror, of another version, or a field is missing
-            or of a wrong type.
+        UnreadableStatusError: It is not an object, not of a mirror, or of another version, or a field is
+            missing or of a wrong type.
     """
     version = document.get("schema") if isinstance(document, dict) else None
     if isinstance(document, dict) and document.get("kind") is not None:
@@ -55,10 +55,10 @@ def status_from_json(document: object) -> FlowStatus:
 
 
 def fitted(adapter: TypeAdapter[T], document: object, what: str) -> T:
-    """What a document says, in the shape of a dataclass.
+    """A document as a dataclass.
 
     Args:
-        what: It is, for people.
+        what: What the document is, for the error.
 
     Raises:
         UnreadableStatusError: A field is missing or of a wrong type.
@@ -72,9 +72,9 @@ def fitted(adapter: TypeAdapter[T], document: object, what: str) -> T:
 
 
 def json_schema() -> JsonObject:
-    """JSON Schema (2020-12) of the document, strict: a field it does not name is a mistake."""
+    """JSON Schema (2020-12) of the document, strict: a field it does not name is an error."""
 
-    # Made here and not at every start of a mirror: pydantic reads the sources of all that it holds.
+    # Not at module level, which every start would pay for: pydantic reads the source of each class it holds.
     @checked_dataclass(config=ConfigDict(use_attribute_docstrings=True, extra="forbid"))
     class Documented:
         """Lends its settings to the schema of what it holds."""
@@ -86,12 +86,12 @@ def json_schema() -> JsonObject:
 
 
 def described(holder: type, held: str, title: str, more: JsonObject) -> JsonObject:
-    """The schema of a document that is a dataclass and some properties more.
+    """The schema of a document that consists of some properties and the fields of a dataclass.
 
     Args:
-        holder: A class with one field of that dataclass; its settings are taken.
+        holder: A class with one field of that dataclass; its pydantic configuration applies.
         held: The name of the dataclass.
-        more: Properties that stand before its own.
+        more: The properties that precede the fields.
     """
     schema = TypeAdapter(holder).json_schema(mode="serialization")
     definitions = schema["$defs"]

@@ -34,18 +34,19 @@ PORT_HINT = (
 
 
 class Translate(Protocol):
-    """An offset of a source partition to that at the other side, exactly."""
+    """Translates an offset of a partition to the other side, exactly."""
 
     async def __call__(self, tp: TopicPartition, offset: int, /, *, reverse: bool, committed: bool) -> int:
         """Translate.
 
         Args:
+            tp: The source partition.
             offset: At the source; with ``reverse`` at the target.
-            committed: It is what a group has committed: the next one it reads.
+            committed: It is a group's committed offset: the next one it reads.
 
         Raises:
             UnknownPartitionError: The flow does not copy this partition.
-            TwinsiteError: That cannot be done: it is never a guess.
+            TwinsiteError: There is no exact answer; none is guessed.
         """
 
 
@@ -56,7 +57,7 @@ class Backend:
     Attributes:
         status: Takes a snapshot of the flow, at once.
         readiness: What is known of readiness, at once.
-        heartbeats: The signs of life of the main tasks.
+        heartbeats: Signs of life from the main tasks.
         translate: See :data:`Translate`.
         registry: All metrics.
     """
@@ -106,13 +107,13 @@ class ApiServer:
         self._runner = runner
 
     async def close(self) -> None:
-        """Listen no more; requests under way have a second to end."""
+        """Stop listening; requests in progress have a second to end."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
 
     def serve(self, backend: Backend) -> None:
-        """From now on ask this one; connections stay open."""
+        """Ask this backend from now on; connections stay open."""
         self._backend = backend
 
     def _take_status(self) -> FlowStatus:
@@ -186,7 +187,7 @@ class ApiServer:
 
 
 def _check_names(request: web.Request, known: Set[str]) -> None:
-    """A parameter that is not known, or given twice, would be ignored, and another question answered."""
+    """Refuse unknown and repeated parameters: if they were ignored, another question would be answered."""
     for name in request.query:
         if name not in known:
             words = f"there is no parameter {name}: there are {', '.join(sorted(known))}"

@@ -1,6 +1,6 @@
-"""What the ports for people of a mirror and of a relay do alike: how they listen, metrics, probes, headers.
+"""What the HTTP ports of a mirror and of a relay have in common: listening, metrics, probes, headers.
 
-And what the HTTP server below them says, of whoever asks.
+It also decides what becomes of the messages that the HTTP server logs.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ ALL_ADDRESSES = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  (nothing is boun
 
 
 def url_of(host: str, port: int) -> str:
-    """Where whoever listens there can be asked: all addresses are told by the name of this machine."""
+    """The URL of a server that listens there; with this machine's name if it listens on all addresses."""
     if host in ALL_ADDRESSES:
         return f"http://{socket.gethostname()}:{port}"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def port_for_people(routes: Iterable[web.AbstractRouteDef], *, body_bytes_max: int) -> web.AppRunner:
-    """What answers there; :func:`listen` with it, and at the end clean it up."""
+    """A server with these routes; start it with :func:`listen`, and clean it up at the end."""
     app = web.Application(middlewares=[problems], client_max_size=body_bytes_max)
     app.add_routes(routes)
     app.on_response_prepare.append(_common_headers)
@@ -54,10 +54,10 @@ def port_for_people(routes: Iterable[web.AbstractRouteDef], *, body_bytes_max: i
 
 
 async def listen(runner: web.AppRunner, host: str, port: int, *, words: str, port_hint: str) -> None:
-    """Listen; where that cannot be done nothing is left of it.
+    """Listen; if that fails the runner has been cleaned up.
 
     Args:
-        words: Begin what is said then.
+        words: How the error begins, ahead of the address.
         port_hint: What to do about the port.
 
     Raises:
@@ -72,17 +72,17 @@ async def listen(runner: web.AppRunner, host: str, port: int, *, words: str, por
 
 
 def _not_listening(words: str, error: OSError, port_hint: str) -> UsageError:
-    """Words and why; the hint is for the port, unless the address is none of this machine."""
+    """The error with its cause. Its hint is about the port, unless the address is not of this machine."""
     of_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
     return UsageError(f"{words}: {error.strerror}", hint=HOST_HINT if of_host else port_hint)
 
 
 async def metrics(request: web.Request, registry: CollectorRegistry) -> web.Response:
-    """All metrics of a registry, in the format that is asked for."""
+    """All metrics of a registry, in the format that the request accepts."""
     families = []
     for family in registry.collect():
         families.append(family)
-        await asyncio.sleep(0)  # the flow was asked once; batches may pass while its series are made
+        await asyncio.sleep(0)  # lets batches through; the series all come from one snapshot of the flow
     wanted = content_type(request.headers.get("Accept", ""))
     body = await asyncio.to_thread(write_text, families, wanted)
     return web.Response(body=body, headers={"Content-Type": wanted, "Vary": "Accept"})
@@ -101,7 +101,7 @@ def probe(request: web.Request, verdict: Verdict) -> web.Response:
 
 
 class _Heard(logging.Handler):
-    """Hears what the HTTP server says: what it cannot read is somebody else's mistake, and none of ours."""
+    """Takes what the HTTP server logs: a request it cannot read is the sender's mistake, the rest is ours."""
 
     def __init__(self, no_request: Callable[[str, str], None]) -> None:
         super().__init__()
@@ -117,19 +117,19 @@ class _Heard(logging.Handler):
 
 
 def http_logger(no_request: Callable[[str, str], None] = lambda _host, _why: None) -> logging.Logger:
-    """For the HTTP server of one port.
+    """The logger for the HTTP server of one port.
 
     Args:
-        no_request: Told by which host what was sent that cannot be read, and why. It was answered with 400;
-            whoever looks at a mirror from a browser or a scanner is no news.
+        no_request: Called with the host that sent something unreadable, and why it is. The server answers
+            400. By default nothing is logged: browsers and scanners that try a mirror's port are not news.
     """
-    logger = logging.Logger("http")  # nobody else's: each port has its own way to say so
+    logger = logging.Logger("http")  # not a shared one: each port reports unreadable requests its own way
     logger.addHandler(_Heard(no_request))
     return logger
 
 
 async def _common_headers(_: web.Request, response: web.StreamResponse) -> None:
-    """Of every answer: nothing is kept, or taken for something else."""
+    """Headers of every answer: it is not to be cached, nor its content type guessed."""
     response.headers["Server"] = "twinsite"
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Content-Type-Options"] = "nosniff"

@@ -1,5 +1,5 @@
-"""Runs comparisons of sites that do not see each other, from the command line: a folder is carried between
-them."""
+"""Run comparisons of sites that no machine reaches together, from the command line: a folder is carried
+between them."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def begin(
         overtaken: The folder of a comparison whose records were deleted before they were read.
 
     Raises:
-        UsageError: The folder holds a comparison already; the one that was overtaken is none of this flow,
-            or has lost nothing.
-        NotCompletedError: A cluster stood in the way.
+        UsageError: The folder holds a comparison already; the one that was overtaken is of another flow, or
+            has lost nothing.
+        NotCompletedError: A request to a cluster failed.
     """
     if (folder / SCOPE).exists():
         raise UsageError(f"{folder} holds a comparison already", hint="begin each one with a new folder")
@@ -72,7 +72,7 @@ def begin(
 
 
 def _lost_of(overtaken: Path, scope: Scope) -> Mapping[TopicPartition, int]:
-    """Logs that have lost their start since then, and where to begin so that they do not lose it again."""
+    """Logs that have lost their start since then, each with the offset to begin at so as to keep ahead."""
     earlier = _scope(overtaken)
     if earlier.flow != scope.flow:
         raise UsageError(f"{overtaken} is about flow {earlier.flow}, the settings are about {scope.flow}")
@@ -101,8 +101,9 @@ def digest(
         keys_folder: Where the site keeps the keys of compacted topics from one round to the next.
 
     Raises:
-        UsageError: The folder holds no comparison, or not of this flow; what is named is no log directory.
-        NotCompletedError: The cluster or Spark stood in the way; answers that were finished stay.
+        UsageError: The folder holds no comparison, or one of another flow; or a directory that is named is
+            no log directory.
+        NotCompletedError: The cluster or Spark failed; finished answers stay.
     """
     settings = comparing.loaded(config)
     scope = _scope(folder)
@@ -138,10 +139,10 @@ def compare(
     metrics_file: Path | None,
     spark_options: SparkOptions,
 ) -> int:
-    """Compare as far as there are answers; the result where all are there.
+    """Compare as far as there are answers; show the result if all are there.
 
     Args:
-        history: Among its runs the result is noted, unless it lies there anyhow.
+        history: The folder of runs among which the result is noted, unless it lies there already.
 
     Returns:
         The exit code.
@@ -149,7 +150,7 @@ def compare(
     Raises:
         UnansweredError: A site has to answer more; the questions are in the folder.
         UsageError: What is in the folder cannot be used.
-        NotCompletedError: Spark stood in the way. The history says so too.
+        NotCompletedError: Spark failed. The history says so, too.
     """
     logs.set_up(level="warning")
     scope = _scope(folder)
@@ -190,14 +191,14 @@ def _compare_answers(folder: Path, scope: Scope, run: str, spark_options: SparkO
 
 
 def _note_begun(folder: Path, history: Path, scope: Scope) -> None:
-    """It is unfinished until it has ended: sites that never answer leave it at that."""
+    """Note the run as unfinished: it stays so if a site never answers."""
     run = _run(folder, history, scope)
     asked = scope.extent, scope.hashing.algorithm
     reconcile.note_begun(history / run, folder, begun(run, scope.flow, scope.asked_at_ms, *asked))
 
 
 def _run(folder: Path, history: Path, scope: Scope) -> str:
-    """What the comparison is called among the runs of a folder."""
+    """The name of the comparison among the runs of ``history``."""
     if _is_run_of(folder, history):
         return folder.name
     return f"{comparing.time_name(scope.asked_at_ms)}-{folder.resolve().name}"

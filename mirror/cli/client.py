@@ -1,7 +1,7 @@
-"""Asks a running mirror by its port, for the commands that do so.
+"""Ask a running mirror over its port.
 
-Only the machine in the address is spoken to: no proxy, no redirect. An answer that
-is a problem document becomes an error with its words and its hint.
+Only the machine in the address is contacted: no proxy, no redirect. A problem document
+becomes an error with its detail and its hint.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HINT_NOTHING_THERE = (
     f"--url is scheme, host and port alone, as in {URL_DEFAULT}; a relay has no topics, ask its mirrors"
 )
 UNKNOWN_PARTITION = "unknown_partition"
-"""Code of the one problem with status 404 that is a mirror's."""
+"""The code of a 404 for a path that a mirror does serve."""
 CONTROL_HEADERS = {CONTROL_HEADER: "yes", "Content-Type": "application/json"}
 
 _EXIT_CODES = {
@@ -45,7 +45,7 @@ url_option: Callable[[Any], Any] = click.option(
 
 
 class ProblemAnswerError(TwinsiteError):
-    """The mirror understood the request and says no.
+    """The mirror understood the request and refuses it.
 
     Attributes:
         status: The HTTP status.
@@ -62,12 +62,12 @@ class ProblemAnswerError(TwinsiteError):
 
 
 class MirrorClient:
-    """The port of one mirror. Every method raises ConnectionFailedError where nobody sensible answers."""
+    """The port of one mirror. Every method raises ConnectionFailedError if no mirror answers there."""
 
     def __init__(self, url: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         """
         Raises:
-            UsageError: The address is none.
+            UsageError: The address is not valid.
         """
         if "@" in url:
             raise UsageError("--url: must not hold a user or a password", hint=f"as in {URL_DEFAULT}")
@@ -93,7 +93,7 @@ class MirrorClient:
         return self._ask("GET", path, f"?{urlencode(query)}" if query else "", {})
 
     def post(self, *path: str) -> dict[str, Any]:
-        """Have something done that a path names.
+        """Send the command that a path names.
 
         Raises:
             ProblemAnswerError: The mirror refuses.

@@ -1,6 +1,6 @@
-"""Which columns a table has room for, and how names are cut; the table of partitions above all. Pure.
+"""Which columns of a table fit the screen, and how names are cut; above all for partitions. Pure.
 
-Which partition it is and what state it is in are always there; what is needed least is left out first.
+A partition's name and state are always shown; what is needed least is left out first.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from mirror.cli.output import clean, duration, number
 from mirror.model import Forecast, PartitionStatus, State
 
 SPACE = 2
-"""Between two columns."""
+"""Blanks between two columns."""
 NAME_COLUMNS = 32
 """A longer name is cut before a column is left out for it."""
 NAME_COLUMNS_MIN = 12
 CUT = ".."
 TARGET_NAMES = "target names"
 NONE = "none"
-"""The lag of a topic that the source does not have any more: neither unknown, nor 0 as of a live copy."""
+"""The lag of a topic that the source no longer has: neither unknown, nor 0 as for a live copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column beside the partition's name.
+    """One column next to the partition's name.
 
     Attributes:
-        is_optional: It is there only where some partition has words in it.
+        is_optional: Shown only if some partition has text in it.
     """
 
     title: str
@@ -36,12 +36,12 @@ class Column:
     is_optional: bool = False
 
     def width(self, partitions: Sequence[PartitionStatus]) -> int:
-        """What its cells take, and its title."""
+        """The width of the widest of its cells and its title."""
         return max(len(self.title), *(len(self.words(one)) for one in partitions))
 
 
 def _catch_up(one: PartitionStatus) -> str:
-    """Of a partition that lags; others have nothing to catch up, or do not."""
+    """When a lagging partition will have caught up; empty for those with no lag, or that do not move."""
     if one.state is not State.LAGGING:
         return ""
     outlook = one.outlook
@@ -49,14 +49,14 @@ def _catch_up(one: PartitionStatus) -> str:
 
 
 def _loss(one: PartitionStatus) -> str:
-    """Of a partition that may lose records: where all is well, or lost already, its state says so."""
+    """When records may be lost; empty if the state says that all is well, or that they are lost already."""
     seconds = one.outlook.retention_loss_seconds
     to_come = one.state not in {State.ACTIVE, State.DATA_LOSS}
     return duration(seconds) if to_come and seconds is not None else ""
 
 
 def _lag_time(one: PartitionStatus) -> str:
-    """Below a second it goes up and down between two words of the source, and says no more than that."""
+    """The lag in time. Below a second it only swings with how often the source is heard from."""
     if one.topic_gone:
         return NONE
     seconds = one.lag_seconds
@@ -94,12 +94,12 @@ LEFT_OUT_FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What fits.
+    """What fits the screen.
 
     Attributes:
-        columns: In their order.
+        columns: In the order shown.
         name_columns: Room for the partition's name.
-        target_names: Whether the name at the target stands beside it.
+        target_names: Whether the name at the target is shown with it.
     """
 
     columns: tuple[Column, ...]
@@ -107,7 +107,7 @@ class Layout:
     target_names: bool
 
     def name(self, one: PartitionStatus) -> str:
-        """Which partition it is, in the room there is."""
+        """The partition's name, cut to the room there is."""
         return shortened(_name(one, target_names=self.target_names), self.name_columns, _number(one))
 
 
@@ -116,7 +116,7 @@ def layout(partitions: Sequence[PartitionStatus], width: int) -> Layout:
 
     Args:
         partitions: At least one.
-        width: Of the screen, in columns.
+        width: The screen's, in columns.
     """
     candidates = [
         column for column in COLUMNS if not column.is_optional or any(map(column.words, partitions))
@@ -137,13 +137,13 @@ def fitting(
     width: int,
     wanted: Callable[[Sequence[str]], int],
 ) -> tuple[Sequence[str], int]:
-    """The titles for which there is no room, and the room that is there for names.
+    """The titles for which there is no room, and the room left for names.
 
     Args:
-        widths: Of each column beside the names, by its title.
+        widths: The width of each column but that of names, by title.
         left_out_first: Titles, and whatever else makes room, in the order in which they are left out.
-        width: Of the screen, in columns.
-        wanted: What names take, by what is left out.
+        width: The screen's, in columns.
+        wanted: Returns the room that names need, given what is left out.
     """
     for count in range(len(left_out_first) + 1):
         left_out = left_out_first[:count]
@@ -154,7 +154,7 @@ def fitting(
 
 
 def _wanted(partitions: Sequence[PartitionStatus], *, target_names: bool) -> int:
-    """Two names are shown whole or not at all."""
+    """The room that names need. With target names they are shown whole, so all of it."""
     longest = max(len(_name(one, target_names=target_names)) for one in partitions)
     return longest if target_names else min(longest, NAME_COLUMNS)
 
@@ -169,7 +169,7 @@ def _number(one: PartitionStatus) -> str:
 
 
 def shortened(name: str, width: int, end: str) -> str:
-    """A name that is too long loses its middle; its ``end`` stays."""
+    """Cut the middle out of a name that is too long; its ``end`` stays."""
     if len(name) <= width:
         return name
     room = max(width - len(CUT) - len(end), 0)

@@ -1,4 +1,4 @@
-"""What all jobs that compare have in common: what is wanted, where records are, what came of it."""
+"""What all comparing commands have in common: what is asked for, where records are, what the result is."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ SiteName = Literal["source", "target"]
 
 
 def loaded(config: Path) -> Settings:
-    """Settings of a flow, for a job that says little beside its result.
+    """Settings of a flow, for a command that logs only warnings.
 
     Raises:
-        UsageError: They cannot be used, or say that uncommitted records are copied: those are not compared.
+        UsageError: They are not accepted, or the flow copies uncommitted records, which are not compared.
     """
     settings = load(config)
     if settings.read.isolation != "read_committed":
@@ -63,13 +63,13 @@ def loaded(config: Path) -> Settings:
 def wanted_of(
     settings: Settings, folder: Path, limits: dict[str, Any], *, since_last_match: bool, sample: str | None
 ) -> Wanted:
-    """What the command line asks for, behind the runs that a folder holds.
+    """What the command line asks for, given the earlier runs in a folder.
 
     Args:
         limits: Options of the command, by name.
 
     Raises:
-        UsageError: An option cannot be meant.
+        UsageError: An option is not valid, or two of them leave nothing between them.
     """
     hashing = Hashing(limits["digest"], token_hex(SALT_BYTES))
     _check_order(("--from-offset", "--to-offset"), limits["from_offset"], limits["to_offset"])
@@ -114,7 +114,7 @@ def _check_order(
 def _mirror(url: str | None) -> Mirror | None:
     """
     Raises:
-        UsageError: The address is none.
+        UsageError: The address is not valid.
     """
     if not url:
         return None
@@ -123,25 +123,25 @@ def _mirror(url: str | None) -> Mirror | None:
 
 
 def time_name(at_ms: int) -> str:
-    """How the folder of a run begins that began then."""
+    """How the name of a run's folder begins, by when the run began."""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):{NAME_TIME}}Z"
 
 
 def absolute(segments: Sequence[Path]) -> list[str]:
-    """Directories as the summary names them, wherever it is read."""
+    """Directories as the summary names them: absolute, as it may be read elsewhere."""
     return [str(folder.absolute()) for folder in segments]
 
 
 def bytes_per_second(megabytes: float | None) -> float | None:
-    """What ``--rate`` allows; None is as fast as can be."""
+    """What ``--rate`` allows, from megabytes a second; None for no limit."""
     return None if megabytes is None else megabytes * 1e6
 
 
 def records_of(settings: Settings, site: SiteName, files: Sequence[str], scope: Scope) -> Records:
-    """The brokers of a site, or its files where directories are named.
+    """Where to read a site's records: from its brokers, or from log directories if any are named.
 
     Raises:
-        UsageError: They are no log directories, or do not hold all partitions.
+        UsageError: They are not log directories, or do not hold all partitions.
     """
     if not files:
         way = settings.target if site == "target" else settings.way_to_source
@@ -153,7 +153,7 @@ def records_of(settings: Settings, site: SiteName, files: Sequence[str], scope: 
 
 
 def held_in(files: Files) -> Held:
-    """What directories hold in place of brokers."""
+    """The logs that directories hold, to be read in place of brokers."""
     ends = {
         site: SegmentFiles(site, [Path(file) for file in some], set()).ends for site, some in files.items()
     }
@@ -161,20 +161,20 @@ def held_in(files: Files) -> Held:
 
 
 def names_of(site: SiteName, scope: Scope) -> Mapping[str, str]:
-    """What a site calls the source's topics."""
+    """The source's topics, with their names at a site."""
     at_target = names_at_target(scope.logs)
     return at_target if site == "target" else {name: name for name in at_target}
 
 
 def counted(asked: list[tuple[Counted, Counted]], sites: Sites) -> Sites:
-    """The sites, with what they are asked and answer counted, beside what others were asked before."""
+    """The sites, with their questions and answers counted; the counters are appended to ``asked``."""
     source, target = Counted(sites.source), Counted(sites.target)
     asked.append((source, target))
     return replace(sites, source=source, target=target)
 
 
 def costs_of(asked: Sequence[tuple[Counted, Counted]]) -> tuple[Cost, Cost]:
-    """Of both sites, whatever was asked."""
+    """What all questions have cost, at the source and at the target."""
     source, target = (sum((one.cost for one in some), Cost()) for some in zip(*asked, strict=True))
     return source, target
 
@@ -199,14 +199,14 @@ def result_of(scope: Scope, found: list[Compared], run: str, seconds: float, fil
 
 @contextmanager
 def spark_session(shown: Steps, options: SparkOptions) -> Iterator[SparkSession]:
-    """A session as the command line wants it; raises what :func:`spark_jobs.session.session` does."""
+    """A session with the command line's options; raises what :func:`spark_jobs.session.session` does."""
     shown.say("starting Spark")
     with session(master=options.master, jars_folder=options.jars, settings=options.settings) as spark:
         yield spark
 
 
 def conclude(result: Result, folder: Path, output: str) -> int:
-    """Say what came out; the exit code of the command."""
+    """Show the result; returns the exit code of the command."""
     if output == "json":
         print_json(summary(result))
     else:

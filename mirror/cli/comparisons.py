@@ -16,7 +16,7 @@ from spark_jobs.logs import Compared, Finding
 from spark_jobs.result import NotCompared, Outcome, Result, key_text, said_of_ends
 
 SHOWN = 20
-"""Differences that are shown; the files of the run name all."""
+"""How many differences are shown; the run's files name all."""
 STYLES = {"match": "green", "mismatch": "bold red"}
 
 
@@ -92,7 +92,7 @@ def _differences(findings: list[tuple[Compared, Finding]]) -> Table:
 
 
 def _ends(result: Result) -> list[str]:
-    """What is to be known of the ends of the target's logs, where they are not those of the source."""
+    """What there is to know about target logs that do not end where the source's do."""
     lost = [
         f"{one.log.name}: source offsets {one.log.lost.start} to {one.log.lost.end} were at the target, "
         "which has lost the end of its log"
@@ -134,7 +134,7 @@ def _name(one: NotCompared) -> str:
 
 
 def show_history(folder: Path, output: str) -> None:
-    """The runs of a folder, the last one first; with those of which nothing is known.
+    """Show the runs of a folder, the last one first, including those of which nothing is known.
 
     Raises:
         UsageError: There is no such folder.

@@ -29,11 +29,11 @@ config_option = click.option(
 
 @click.group()
 def config() -> None:
-    """Look at settings, of a mirror or of a relay; nothing is started and no broker is asked."""
+    """Look at settings of a mirror or a relay. Nothing is started and no broker is asked."""
 
 
 def _load(path: Path) -> Settings | RelaySettings:
-    """A relay's settings say which cluster it stands beside, those of a mirror never."""
+    """The settings of a file: a relay's if they have ``cluster``, which a mirror's never have."""
     document, folder = read_yaml(path), path.absolute().parent
     if "cluster" in document:
         return config_relay.parse(document, where=str(path), folder=folder)
@@ -59,10 +59,10 @@ def show(path: Path, output: str) -> None:
 @config.command()
 @config_option
 def validate(path: Path) -> None:
-    """Check a file: ends with 0 when it is accepted, with 2 and the reasons when it is not.
+    """Check a file: ends with 0 if it is accepted, with 2 and the reasons if it is not.
 
-    Files and variables it names that are not there, or may not be read, are warnings: it may be meant for
-    another machine, or another user.
+    If it names files or variables that do not exist here, or may not be read, that is a warning: it may be
+    meant for another machine, or another user.
 
     \b
     twinsite config validate --config flow.yaml
@@ -79,7 +79,7 @@ def validate(path: Path) -> None:
 
 
 def _missing(section: BaseModel, above: str = "") -> Iterator[str]:
-    """What the settings name and this machine does not have, one sentence each."""
+    """What the settings name and this machine lacks, one sentence each."""
     for name in type(section).model_fields:
         value, path = getattr(section, name), f"{above}{name}"
         if isinstance(value, BaseModel):
@@ -94,7 +94,7 @@ def _missing(section: BaseModel, above: str = "") -> Iterator[str]:
 
 
 def _why_unreadable(file: Path) -> str:
-    """Nothing where it is there and may be read. Whoever asks may be somebody else than the mirror."""
+    """Why this user cannot read a file; empty if they can. The mirror may run as another user."""
     try:
         there = file.is_file()
     except OSError as error:
@@ -110,7 +110,7 @@ def _why_unreadable(file: Path) -> str:
     type=click.Choice(["mirror", "relay"]),
     default="mirror",
     show_default=True,
-    help="Whose settings.",
+    help="Whose settings file.",
 )
 def schema(of: str) -> None:
     """Print the JSON Schema of settings files, for editors.

@@ -22,7 +22,7 @@ partition_option = click.option(
     "--partition",
     type=click.IntRange(0, 2**31 - 1),
     default=None,
-    help="One partition; all of the topic if not given.",
+    help="One partition; by default all of the topic.",
 )
 
 
@@ -31,10 +31,10 @@ partition_option = click.option(
 @partition_option
 @url_option
 def pause(topic: str, partition: int | None, url: str) -> None:
-    """Copy nothing of TOPIC until told to go on, or until the mirror is started again.
+    """Stop copying TOPIC until it is resumed, or until the mirror is restarted.
 
-    A pause is not remembered beyond the process, and other mirrors of the flow do not know of it;
-    topics.exclude is for longer. Retention at the source does not wait.
+    A pause ends with the process, and other mirrors of the flow do not know of it. For longer, use
+    topics.exclude. Retention at the source does not wait.
 
     \b
     twinsite pause orders --partition 3
@@ -47,7 +47,7 @@ def pause(topic: str, partition: int | None, url: str) -> None:
 @partition_option
 @url_option
 def resume(topic: str, partition: int | None, url: str) -> None:
-    """Go on with TOPIC, or look again at once. Never accepts a loss.
+    """Resume TOPIC, or check it again at once. Never accepts a loss.
 
     \b
     twinsite resume orders
@@ -61,9 +61,9 @@ def resume(topic: str, partition: int | None, url: str) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @url_option
 def accept_loss(topic: str, partition: int | None, yes: bool, url: str) -> None:
-    """Give up what the source has removed of TOPIC, and go on behind it.
+    """Give up what the source has removed of TOPIC, and go on after it.
 
-    What is given up is never copied; it is shown before anything is done, and nothing else is given up.
+    What is given up is never copied. It is shown before anything is done, and nothing else is given up.
 
     \b
     twinsite accept-loss orders --partition 3
@@ -81,7 +81,7 @@ def accept_loss(topic: str, partition: int | None, yes: bool, url: str) -> None:
 
 
 def _agreed(question: str) -> bool:
-    """Where nobody is there to say it that is a no; Ctrl-C ends the command."""
+    """Ask the operator. If nobody is there to answer that is a no; Ctrl-C ends the command."""
     try:
         return click.confirm(question, err=True)
     except click.Abort as error:
@@ -91,7 +91,11 @@ def _agreed(question: str) -> bool:
 
 
 def _give_up(client: MirrorClient, lost: Sequence[PartitionStatus]) -> None:
-    """One by one: of a topic the mirror would take in what was lost since it was asked."""
+    """Give up what was shown, partition by partition: for a whole topic later losses would be included.
+
+    Raises:
+        ProblemAnswerError: The mirror refused some of them; the others are given up.
+    """
     refusals = []
     for one in lost:
         try:
@@ -106,7 +110,7 @@ def _give_up(client: MirrorClient, lost: Sequence[PartitionStatus]) -> None:
 
 
 def _price(one: PartitionStatus) -> str:
-    """What it takes to go on with the same offsets: a control marker for each that is lost."""
+    """What it costs to keep the same offsets: a control marker for each one that is lost."""
     if one.offset_mode is not OffsetMode.SAME or one.lost_from is None or one.lost_to is None:
         return ""
     markers = one.lost_to - one.lost_from

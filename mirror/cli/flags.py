@@ -1,6 +1,6 @@
-"""The settings that the options of ``twinsite mirror`` speak of, over those of a file.
+"""Settings from the options of ``twinsite mirror``, ``relay`` and ``link``, laid over those of a file.
 
-Pure, but for reading the file.
+Pure, except for reading the file.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ def settings_of(options: Mapping[str, Any], *, once: bool, terminal: bool) -> Se
     """Settings of a file with options laid over them.
 
     Args:
-        options: By name as on the command line, with ``_`` for ``-``; None is not given.
-        once: A copy that ends by itself opens no port unless an option asks for one: that of a file is of the
-            mirror that runs for ever.
-        terminal: With ``once``, progress is shown there, and log lines only from warnings on.
+        options: By name as on the command line, with ``_`` for ``-``; None if not given.
+        once: A copy that ends by itself opens no port unless an option asks for one: the port in a file is
+            that of the mirror that runs for ever.
+        terminal: Progress is shown on a terminal. With ``once`` only warnings and errors are then logged, by
+            default.
 
     Raises:
         UsageError: Something is missing or not accepted; names path, value and reason.
@@ -48,7 +49,7 @@ def settings_of(options: Mapping[str, Any], *, once: bool, terminal: bool) -> Se
 
 
 def relay_settings_of(options: Mapping[str, Any]) -> RelaySettings:
-    """Settings of a relay, of a file with options laid over them.
+    """Settings of a relay from a file, with options laid over them.
 
     Raises:
         UsageError: Something is missing or not accepted; names path, value and reason.
@@ -73,8 +74,7 @@ def relay_settings_of(options: Mapping[str, Any]) -> RelaySettings:
 def link_settings_of(
     options: Mapping[str, Any],
 ) -> tuple[LinkSettings, TopicsSettings | None, Settings | None]:
-    """The way to relays, the topics that are to come that way, where any are named, and the file's settings,
-    where there is a file.
+    """Settings of the link; of the topics to be copied, if any are named; and of the file, if there is one.
 
     Raises:
         UsageError: No relay is named, or something is not accepted.
@@ -95,7 +95,7 @@ def link_settings_of(
 
 
 def overrides(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The document that the options speak of; what was not given is not in it."""
+    """The options as a settings document; those that were not given are not in it."""
     plain = {
         ("source", "bootstrap_servers"): options.get("source"),
         ("link", "relays"): options.get("relay"),
@@ -121,7 +121,7 @@ def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:
 
 
 def _names(names: str | None, prefix: str | None) -> dict[str, Any]:
-    """A prefix alone asks for prefixed names; identity names take the file's prefix away."""
+    """A prefix alone means prefixed names; ``identity`` alone removes the file's prefix."""
     if names == "identity" and prefix is None:
         return {"names": "identity", "prefix": None}
     if prefix is not None:
@@ -130,7 +130,7 @@ def _names(names: str | None, prefix: str | None) -> dict[str, Any]:
 
 
 def _lists(topics: Iterable[str]) -> dict[str, Any]:
-    """The lists that patterns speak of; what a file excludes stays so where no pattern excludes anything."""
+    """Include and exclude lists from patterns; a file's exclude list stays unless a pattern excludes."""
     patterns = [pattern for text in topics for pattern in split_patterns(text)]
     if not patterns:
         return {}
@@ -140,7 +140,11 @@ def _lists(topics: Iterable[str]) -> dict[str, Any]:
 
 
 def _check_present(document: Mapping[str, Any]) -> None:
-    """Say what is missing in the words of the command line, for a first try without a file."""
+    """Name what is missing in the words of the command line, for a first try without a file.
+
+    Raises:
+        UsageError: Something is missing.
+    """
     wanted = ("target", "topics") if "link" in document else ("source", "target", "topics")
     missing = [f"--{name}" for name in wanted if name not in document]
     if missing:

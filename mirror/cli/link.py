@@ -19,31 +19,31 @@ def link() -> None:
 
 
 @link.command()
-@click.option("--relay", metavar="HOST:PORT,...", help="Relays; each is measured, one after the other.")
+@click.option("--relay", metavar="HOST:PORT,...", help="Relays; they are measured one after the other.")
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The mirror's settings: its link and its topics; options win over it.",
+    help="The mirror's settings: its link and its topics; options override it.",
 )
 @click.option(
     "--topics",
     multiple=True,
     metavar="REGEX,!REGEX,...",
-    help="Topics to be copied, as for 'twinsite mirror': is the link fast enough for what is produced?",
+    help="Topics to copy, as for 'twinsite mirror': is the link fast enough for what is produced?",
 )
 @click.option(
     "--seconds",
     type=Finite(1, SECONDS_MAX),
     default=10.0,
     show_default=True,
-    help="For so long each link is filled.",
+    help="How long each link is filled.",
 )
 @click.option(
     "--rate-max",
     type=click.IntRange(min=RATE_MIN),
     metavar="BYTES",
-    help="Fill it with so many bytes a second at most.  [default: what link.limits allow now, or it carries]",
+    help="The most bytes per second that are sent.  [default: what link.limits allow now, or it carries]",
 )
 @output_option
 def test(output: str, seconds: float, rate_max: int | None, **options: Any) -> int:
@@ -54,11 +54,11 @@ def test(output: str, seconds: float, rate_max: int | None, **options: Any) -> i
     twinsite link test --config flow.yaml --seconds 20
     twinsite link test --relay relay.east:9650 --topics 'orders.*' --rate-max 1000000 -o json
 
-    Round trips, then bytes that cannot be compressed from the relay to here: for so long the link is
-    full, and what is copied over it meanwhile shares it.
+    Measures round trips, then sends incompressible bytes from the relay to here. The link is full
+    meanwhile, and what is copied over it shares it.
 
-    Ends with 0 when all was measured, with 3 when a link carries less than what is produced, with 1
-    when a relay or the source does not answer.
+    Ends with 0 if everything was measured, with 3 if a link carries less than what is produced, with 1
+    if a relay or the source does not answer.
     """
     from mirror import logs
     from mirror.cli.flags import link_settings_of

@@ -1,4 +1,4 @@
-"""What was found out of a link: a page for people, and the document. Pure."""
+"""What was found out about a link, as a page for people and as a document. Pure."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def _rows(rows: Rows | list[tuple[str, str]]) -> RenderableType:
 
 
 def document(survey: Survey) -> dict[str, Any]:
-    """All that was found out; what is not known is null, and ``unknown`` beside it says why."""
+    """All that was found out; what is not known is null, and ``unknown`` next to it says why."""
     return {
         "schema": SCHEMA,
         "relays": [_relay(one) for one in survey.relays],

@@ -1,7 +1,7 @@
 """The command line: ``twinsite COMMAND``, or ``python -m mirror.cli.main COMMAND``.
 
-What the commands need is imported when one of them is run, so ``twinsite --help`` is
-quick. Results go to standard output, everything else to standard error.
+A command and what it needs are imported when it is run, so ``twinsite --help`` is quick.
+Results go to standard output, everything else to standard error.
 
 Exit codes: 0 done, 1 fault, 2 wrong command or settings, 3 some partition is not
 there, 4 refused, 5 time is up, 10 the sites differ, 130 and 143 ended by a signal.
@@ -63,10 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        arguments: Those of the process when None.
+        arguments: None for those of the process.
 
     Returns:
-        The exit code. What was raised on purpose has become a line and a hint on standard error.
+        The exit code. An error raised on purpose is shown as a line and a hint on standard error.
     """
     _fill_streams()
     try:
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show_error(error)
         return error.exit_code
     except BrokenPipeError:
-        # Whoever read our output has seen enough. The interpreter flushes once more at its end.
+        # The reader of our output has gone, and the interpreter flushes it again when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAULT
     except OSError as error:
@@ -93,9 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fill_streams() -> None:
-    """A stream that was closed leads nowhere. Else the next file, or connection, would be taken for it.
+    """Open closed standard streams on the null device: else the next file or connection would become one.
 
-    Characters that the locale has not are written as escapes.
+    Characters that the locale lacks are written as escapes.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -111,7 +111,7 @@ def _of_a_disk(error: OSError) -> TwinsiteError:
 
 
 def show_error(error: TwinsiteError) -> None:
-    """``error:`` what happened, ``hint:`` the way out. Only settings have more than one line."""
+    """Print what happened as ``error:``, the way out as ``hint:``. Only usage errors have several lines."""
     lines = str(error).split("\n  ") if isinstance(error, UsageError) else [str(error)]
     click.echo("error: " + "\n  ".join(map(clean, lines)), err=True)
     if error.hint:

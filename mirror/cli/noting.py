@@ -1,4 +1,4 @@
-"""What is left of a comparison for those who come later: word of a failure, and metrics."""
+"""What a comparison leaves behind besides its result: a record of its failure, and metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spark_jobs.sites import UnansweredError
 UNNAMED = "unnamed"
 """The kind, in metrics, of differences that were only counted."""
 UNCOMPARED = ("pending", "lost", "never_copied", "leaving", "expired_at_source", "expired_at_target")
-"""Ranges of offsets in a summary of which no record was compared with another."""
+"""The ranges of offsets in a summary whose records were not compared."""
 
 
 class NotCompletedError(TwinsiteError):
@@ -32,7 +32,7 @@ class NotCompletedError(TwinsiteError):
 
 
 def check_places(folder: Path, metrics_file: Path | None) -> None:
-    """See that what a run leaves can be left, before it takes hours.
+    """Check that a run can write what it leaves, before it takes hours.
 
     Raises:
         UsageError: It cannot.
@@ -52,15 +52,15 @@ def check_places(folder: Path, metrics_file: Path | None) -> None:
 
 @contextmanager
 def noted(note: Callable[[TwinsiteError], None] = lambda _: None) -> Iterator[None]:
-    """Run a comparison, or a step of one; what stands in its way is noted.
+    """Run a comparison, or a step of one; an error that ends it is noted.
 
     Args:
-        note: Leaves word of it; nobody does where there is no run to note it of.
+        note: Records the error; by default nothing is recorded, for steps without a run.
 
     Raises:
-        UnansweredError: As it is: nothing stands in the way.
-        UsageError: As it is, and noted.
-        NotCompletedError: Instead of every other error, those of the system included.
+        UnansweredError: Passed on and not noted: it is not a failure.
+        UsageError: Noted and passed on.
+        NotCompletedError: In place of every other TwinsiteError, and of OSError.
     """
     try:
         yield
@@ -92,14 +92,15 @@ def note_failure(
     algorithm: Algorithm,
     files: Files,
 ) -> None:
-    """Leave word of a run that was not completed, in its folder."""
+    """Record in a run's folder that it was not completed, and why."""
     words = str(error), error.hint
     write_failure(place, failure(place.name, flow, began_at_ms, extent, algorithm, *words, files))
 
 
 def write_metrics(path: Path, flow: str, folder: Path) -> None:
-    """What the folder says of the flow, as a whole file or none: by runs that left nothing out, where there
-    are any. Where it cannot be written that is said, and the result stands.
+    """Write metrics of the flow, from the runs in the folder: from those that left nothing out, if any.
+
+    The file is replaced as a whole. If it cannot be written a warning says so, and the result stands.
     """
     known = [
         one for one in runs(folder) if one.flow == flow and one.is_of_clusters and one.outcome != UNFINISHED
@@ -134,7 +135,7 @@ def _comparison(last: Run, flow: str) -> Comparison:
 
 
 def _uncompared(document: Mapping[str, Any]) -> dict[str, int]:
-    """Offsets that were not compared, and those that are lost, by why."""
+    """How many offsets were not compared or are lost, by reason."""
     found = dict.fromkeys(UNCOMPARED, 0)
     for one in document["partitions"]:
         for why in UNCOMPARED:

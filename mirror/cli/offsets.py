@@ -25,17 +25,17 @@ def offsets() -> None:
     "--offset",
     type=click.IntRange(0, OFFSET_MAX),
     required=True,
-    help="Of the source; with --reverse of the target.",
+    help="At the source; with --reverse at the target.",
 )
 @click.option("--reverse", is_flag=True, help="From the target to the source.")
 @click.option(
-    "--committed", is_flag=True, help="It is what a group has committed: say where the group goes on."
+    "--committed", is_flag=True, help="A group has committed this offset: say where the group goes on."
 )
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Read it from the target, with these settings: needs no running mirror and no source.",
+    help="Read the map from the target, with these settings; needs no running mirror and no source.",
 )
 @output_option
 @url_option
@@ -51,11 +51,11 @@ def translate(
 ) -> None:
     """Say where a record is on the other side.
 
-    A running mirror is asked, or with --config the target itself. The answer is exact or there is
-    none: nothing is extrapolated.
+    Asks a running mirror or, with --config, the target itself. Either the answer is exact, or the
+    offset is refused: nothing is extrapolated.
 
-    What a group has committed is the next offset it reads. With --committed it may be the end of the
-    log, or an offset without a record, as of a transaction's end: the group goes on behind it.
+    A group commits the next offset that it reads. So with --committed the offset may be the end of the
+    log, or one without a record, such as a transaction marker's: the group goes on after it.
 
     \b
     twinsite offsets translate --topic orders --partition 0 --offset 4711

@@ -1,7 +1,7 @@
-"""What all commands do alike with their output: JSON, tables, numbers for people.
+"""What all commands share for their output: JSON, tables, numbers for people.
 
-Words from brokers and names of topics come from outside: control characters never
-reach a terminal, and nothing in them is taken for markup.
+Words from brokers and names of topics come from outside: their control characters never
+reach a terminal, and nothing in them is interpreted as markup.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mirror.cli.words import clean as clean
 from monitoring.durations import duration as duration
 
 PIPE_COLUMNS = 1000
-"""Width of tables where there is no terminal: nothing is cut off."""
+"""Width of tables without a terminal: nothing is cut off."""
 
 output_option: Callable[[Any], Any] = click.option(
     "-o",
@@ -34,7 +34,7 @@ output_option: Callable[[Any], Any] = click.option(
 
 
 class Finite(click.FloatRange):
-    """A number in a range: nan compares with nothing, and would be in any."""
+    """A finite number in a range. A plain range lets nan pass, as every comparison with it is false."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
@@ -49,7 +49,7 @@ def print_json(document: object, *, indent: int | None = 2) -> None:
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """A rich console, on standard output when None; plain where that is no terminal or NO_COLOR is set."""
+    """A rich console, on standard output if None; no colours without a terminal, or if NO_COLOR is set."""
     stream = stream or sys.stdout
     colors = stream.isatty() and not os.environ.get("NO_COLOR")
     width = None if stream.isatty() else PIPE_COLUMNS
@@ -65,7 +65,7 @@ def console(stream: TextIO | None = None) -> Console:
 
 
 def can_redraw(screen: Console) -> bool:
-    """Whether what was written can be written over: a terminal, and one that moves its cursor."""
+    """Whether output can be overwritten: on a terminal that can move its cursor."""
     return screen.is_terminal and not screen.is_dumb_terminal
 
 
@@ -75,10 +75,10 @@ def plain(words: object, style: str = "") -> Text:
 
 
 def number(value: float | None) -> str:
-    """``1 234 567``; a question mark for what is not known."""
+    """``1 234 567``; a question mark if it is not known."""
     if value is None:
         return "?"
-    words = f"{value:,}" if isinstance(value, int) else f"{value:,.0f}"  # an offset is no float
+    words = f"{value:,}" if isinstance(value, int) else f"{value:,.0f}"  # a float rounds offsets
     return words.replace(",", " ")
 
 

@@ -1,6 +1,6 @@
-"""How far a copy that is to end has come: a bar on a terminal, a plain line now and then elsewhere.
+"""How far a copy with ``--once`` has come: a bar on a terminal, a plain line now and then elsewhere.
 
-Everything goes to standard error. NO_COLOR takes the colours away.
+Everything goes to standard error. NO_COLOR turns colours off.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Figures:
 
     @property
     def share(self) -> float | None:
-        """From 0 to 1; None while it is not known of every partition what there is to copy."""
+        """From 0 to 1; None until it is known for every partition what there is to copy."""
         if not self.partitions_known == self.partitions > 0:
             return None
         return self.done / self.total if self.total else 1.0
@@ -45,7 +45,7 @@ class Figures:
 
 @dataclass(slots=True)
 class Estimate:
-    """Compares what is seen now with where each partition was before the first of it was copied."""
+    """Compares where each partition is with where this run began to copy it."""
 
     started_at: float
     _from: dict[TopicPartition, int] = field(default_factory=dict)
@@ -72,9 +72,9 @@ class Estimate:
 
 
 def _begun(one: PartitionStatus) -> int:
-    """Where this run has begun, by what it has copied and passed by the time it is first asked.
+    """Where this run began: the position when first seen, less what was copied or passed over until then.
 
-    What was copied twice, as after a target has lost its end, was counted twice; no log begins below 0.
+    What was copied twice, for example after the target lost its end, counts twice; so 0 is the least.
     """
     return max((one.next_offset or 0) - one.records - one.gap_offsets, 0)
 
@@ -132,7 +132,7 @@ class Bar:
 
 
 class Lines:
-    """A line every few seconds, and one at the end. Where none can be written the copy goes on without."""
+    """A line every few seconds, and one at the end. If lines cannot be written the copy goes on without."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -175,5 +175,5 @@ def _partitions(figures: Figures) -> str:
 
 
 def reporter(stream: TextIO) -> Reporter:
-    """What fits the stream."""
+    """A bar if the stream can redraw it, else lines."""
     return Bar(stream) if can_redraw(console(stream)) else Lines(stream)

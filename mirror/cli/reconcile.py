@@ -20,7 +20,7 @@ KEYS_FOLDER = "reconcile-keys"
 
 
 class Moment(click.ParamType[int]):
-    """A point in time: ISO 8601, UTC where it names no zone; milliseconds since 1970."""
+    """A point in time: ISO 8601, in UTC unless it names a zone. It becomes milliseconds since 1970."""
 
     name = "time"
 
@@ -43,13 +43,13 @@ folder_option: Callable[[Any], Any] = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     default=FOLDER,
     show_default=True,
-    help="Where each run leaves a folder of its own.",
+    help="Where each run makes a folder of its own.",
 )
 metrics_option: Callable[[Any], Any] = click.option(
     "--metrics-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Leave metrics there for node_exporter's textfile collector.",
+    help="Write metrics to it, for node_exporter's textfile collector.",
 )
 carried_argument: Callable[[Any], Any] = click.argument(
     "carried", metavar="DIRECTORY", type=click.Path(path_type=Path, file_okay=False)
@@ -57,7 +57,7 @@ carried_argument: Callable[[Any], Any] = click.argument(
 
 
 def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What is compared, where that is not everything, and how."""
+    """Add the options that say which part is compared, and how."""
     for option in reversed(LIMITS):
         command = option(command)
     return command
@@ -68,7 +68,7 @@ LIMITS = (
         "--topic",
         multiple=True,
         metavar="NAME",
-        help="Only this topic of the flow, as it is called at the source; may be given again and again.",
+        help="Only this topic of the flow, by its name at the source; may be repeated.",
     ),
     click.option(
         "--since-last-match",
@@ -76,35 +76,39 @@ LIMITS = (
         help="Only what came after the last run that found both sites equal.",
     ),
     click.option(
-        "--from-offset", "from_offset", type=click.IntRange(0), help="Only source offsets from here on."
+        "--from-offset", "from_offset", type=click.IntRange(0), help="Only source offsets from this one on."
     ),
-    click.option("--to-offset", "to_offset", type=click.IntRange(0), help="Only source offsets below."),
-    click.option("--since", type=Moment(), help="Only what the source dates from then on."),
     click.option(
-        "--until", type=Moment(), help="Only what comes before the first record the source dates so."
+        "--to-offset", "to_offset", type=click.IntRange(0), help="Only source offsets below this one."
+    ),
+    click.option("--since", type=Moment(), help="Only what the source dates from this time on."),
+    click.option(
+        "--until",
+        type=Moment(),
+        help="Only what comes before the first record that the source dates at this time or later.",
     ),
     click.option(
         "--sample",
         metavar="1/N",
-        help="Only one part in so many of append-only topics, another in each run; whole where it differs.",
+        help="Only one part in N of append-only topics, another one in each run; whole where it differs.",
     ),
     click.option(
         "--same-offsets",
         is_flag=True,
-        help="Something else than twinsite made the copy: a record has the same offset on both sides.",
+        help="Something other than twinsite made the copy; a record has the same offset on both sides.",
     ),
     click.option(
         "--url",
         envvar="TWINSITE_URL",
-        help="The port of the running mirror, to be asked how far it is: what the target has lost at its end "
-        "is found then; also from TWINSITE_URL.",
+        help="The port of the running mirror, to ask how far it is: this finds what the target has lost at "
+        "its end; also from TWINSITE_URL.",
     ),
     click.option(
         "--digest",
         type=click.Choice(Algorithm, case_sensitive=False),
         default=Algorithm.XXHASH64,
         show_default=Algorithm.XXHASH64.value,
-        help="xxhash64 finds damage; sha256, which is slower, also what was made to look the same.",
+        help="xxhash64 finds damage; sha256, which is slower, also finds what was made to look the same.",
     ),
 )
 
@@ -113,12 +117,12 @@ rate_option: Callable[[Any], Any] = click.option(
     "--rate",
     type=Finite(min=0.1),
     metavar="MB",
-    help="Megabytes of keys and values that are read from a cluster each second, at most, on average.",
+    help="The most megabytes of keys and values that are read from a cluster per second, on average.",
 )
 
 
 def segments_option(name: str, whose: str) -> Callable[[Any], Any]:
-    """Files instead of brokers; may be given again and again."""
+    """An option that names files to read instead of brokers; it may be given several times."""
     return click.option(
         name,
         multiple=True,
@@ -142,8 +146,8 @@ def segments_option(name: str, whose: str) -> Callable[[Any], Any]:
 def reconcile(context: click.Context, /, config: Path | None, output: str, **options: Any) -> int | None:
     """Compare both sites of a flow, record by record, and name what differs.
 
-    What is on its way is no difference: compared is what the copy has reached, and both sites still have. A
-    target that has lost its end does not know that it had one: with --url the mirror is asked, which does.
+    Data in flight is no difference: what is compared is what the copy has reached, and both sites still have.
+    A target that has lost its end does not know that it had one; the mirror does, and is asked with --url.
 
     \b
     Exit codes: 0 both are the same, 10 they differ, 1 the comparison was not completed, 2 wrong use.
@@ -153,8 +157,8 @@ def reconcile(context: click.Context, /, config: Path | None, output: str, **opt
     twinsite reconcile --config flow.yaml --since 2026-11-22T00:00 -o json
     twinsite reconcile history
 
-    Where no machine reaches both clusters with what Spark reads, a folder is carried between them: scope
-    begins one, digest answers for a site, compare says what is the same.
+    If Spark cannot read both clusters from one machine, carry a folder between them: scope begins it, digest
+    answers for a site, compare says what is the same.
     """
     if context.invoked_subcommand is not None:
         return None
@@ -185,15 +189,15 @@ def history(folder: Path, output: str) -> None:
     "--overtaken",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIRECTORY",
-    help="A comparison whose records retention deleted before they were read; what it deletes in as long a "
-    "time is left out now.",
+    help="A comparison whose records retention deleted before they were read; what retention deletes in as "
+    "long a time is left out now.",
 )
 @carried_argument
 def scope(config: Path, folder: Path, carried: Path, **options: Any) -> None:
     """Begin a comparison in a folder that is carried between the sites.
 
-    Asks both clusters for offsets and nothing else. Then each site answers with digest, and compare says what
-    is the same.
+    Asks both clusters for offsets and nothing else. Then run digest at each site; compare says what is the
+    same.
 
     \b
     twinsite reconcile scope --config flow.yaml proof
@@ -204,7 +208,7 @@ def scope(config: Path, folder: Path, carried: Path, **options: Any) -> None:
 
 @reconcile.command()
 @config_option
-@click.option("--site", type=click.Choice(["source", "target"]), required=True, help="Whose cluster is read.")
+@click.option("--site", type=click.Choice(["source", "target"]), required=True, help="The site that is read.")
 @rate_option
 @segments_option("--segments", "the site's")
 @click.option(
@@ -212,7 +216,7 @@ def scope(config: Path, folder: Path, carried: Path, **options: Any) -> None:
     type=click.Path(path_type=Path, file_okay=False),
     default=KEYS_FOLDER,
     show_default=True,
-    help="Where keys of compacted topics wait for the next question; it stays at the site.",
+    help="Where keys of compacted topics are kept for the next question; it stays at the site.",
 )
 @spark_options
 @carried_argument
@@ -235,7 +239,7 @@ def digest(config: Path, site: str, carried: Path, **options: Any) -> None:
 def compare(carried: Path, output: str, folder: Path, **options: Any) -> int:
     """Compare what both sites have answered.
 
-    The result lies in DIRECTORY and is noted among the runs of --folder, where the next scope looks for it.
+    The result is in DIRECTORY, and is noted among the runs of --folder, where the next scope looks for it.
 
     \b
     Exit codes: 0 both are the same, 10 they differ, 3 a site has to answer more, 1 and 2 as always.
@@ -247,7 +251,11 @@ def compare(carried: Path, output: str, folder: Path, **options: Any) -> int:
 
 
 def _job(module: str) -> Any:
-    """The module that runs it; a mirror is installed without Spark."""
+    """The module that runs a job, imported now, as a mirror is installed without Spark.
+
+    Raises:
+        UsageError: Spark, or something it needs, is not installed.
+    """
     try:
         return import_module(f"mirror.cli.{module}")
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Runs comparisons from the command line that see both sites."""
+"""Run comparisons from the command line that reach both sites."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(
 
     Raises:
         UsageError: Settings or options are wrong, or something is not installed.
-        NotCompletedError: A cluster or Spark stood in the way. The folder of the run says so too.
+        NotCompletedError: A cluster or Spark failed. The folder of the run says so, too.
     """
     settings = comparing.loaded(config)
     noting.check_places(folder, metrics_file)
@@ -70,7 +70,7 @@ def run(
 
 
 def _of_files(wanted: Wanted) -> Wanted:
-    """How far brokers have come says nothing of files, which may be those of long ago.
+    """What is wanted, without what earlier runs saw at the brokers: files may be much older.
 
     Raises:
         UsageError: A mirror is to be asked.
@@ -103,7 +103,7 @@ def _compare(
         return asyncio.run(asking.scope(settings, wanted, leaving, comparing.held_in(files)))
 
     shown.say("asking both clusters")
-    records(ask({}))  # what is wrong is said before Spark starts
+    records(ask({}))  # so that errors are reported before Spark starts
     asked: list[tuple[Counted, Counted]] = []
     with comparing.spark_session(shown, spark_options) as spark:
 

@@ -1,6 +1,6 @@
-"""A status as people read it, and the document a copy that has ended leaves behind. Pure.
+"""A status as people read it, and the document that a finished copy leaves. Pure.
 
-Worst first: what needs somebody stands above what does not.
+Worst first: what needs attention is above what does not.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from mirror.moments import moment
 
 SCHEMA = 1
 ROWS_MAX = 60
-"""Above this only what is not ACTIVE gets a row of its own, unless all are asked for."""
+"""With more partitions only those not ACTIVE get a row, and no more than these, unless all are asked for."""
 ALIKE_MAX = 10
-"""Of partitions with the same way out so many are told of one by one, unless all are asked for."""
+"""How many partitions with the same state and hint are listed one by one, unless all are asked for."""
 FEWER_ALIKE = (3, 1)
-"""Where lines are few."""
+"""The same when there is little room."""
 TABLE_LINES = 4
-"""Titles, two partitions, and how many there are besides."""
+"""What the table needs at least: titles, two partitions, and how many more there are."""
 RANGES_MAX = 3
 LEFT_OUT_MAX = 3
 NOTHING_COPIED = (
@@ -95,7 +95,7 @@ def status_table(status: FlowStatus, *, everything: bool = False, one_screen: bo
 
 @dataclass(frozen=True, slots=True)
 class _StatusTable:
-    """Drawn for the room that is found when it is drawn."""
+    """Fits itself to the screen at the moment it is drawn."""
 
     status: FlowStatus
     everything: bool
@@ -130,7 +130,7 @@ class _StatusTable:
         return [one for one in partitions if one.state is not State.ACTIVE][:ROWS_MAX]
 
     def _notes(self, partitions: Sequence[PartitionStatus], alike_max: int | None) -> list[Text]:
-        """Of what another mirror copies the headline says so once, where it knows which one that is."""
+        """What to say below the table. For STANDBY partitions the headline does, if it names who copies."""
         told = [one for one in partitions if one.detail and not _in_order(one)]
         if _stands_by(self.status) and self.status.copied_by is not None:
             told = [one for one in told if one.state is not State.STANDBY]
@@ -138,7 +138,7 @@ class _StatusTable:
         return [*_troubles(told, alike_max), *_losses(lost, alike_max), *_catching_up(partitions)]
 
     def _notes_in(self, lines: _Lines, room: int, partitions: Sequence[PartitionStatus]) -> list[Text]:
-        """As many as leave half of the room to the table; rather each way out than each partition."""
+        """As many notes as leave half of the room to the table; every hint comes before more partitions."""
         share = max(room // 2, room - len(partitions) - 1)
         for alike_max in (self._alike_max, *FEWER_ALIKE):
             notes = self._notes(partitions, alike_max)
@@ -200,7 +200,7 @@ def _headline(status: FlowStatus) -> Text:
 
 
 def _offset_modes(partitions: Sequence[PartitionStatus]) -> str:
-    """Where all have the same offsets nobody has to be told."""
+    """How many partitions have which mode; only worth a line if some are mapped."""
     counts = Counter(one.offset_mode for one in partitions)
     modes = ", ".join(f"{number(counts[mode])} {mode}" for mode in OffsetMode if counts[mode])
     return f"offsets: {modes}"
@@ -232,7 +232,7 @@ def _left_out(topics: Sequence[TopicLeftOut], what: str) -> str:
 
 
 def _outlook(status: FlowStatus) -> str:
-    """Of the whole backlog, of the slowest partition, and of what will not be there any more."""
+    """When the backlog will be copied, when the last partition will have caught up, when records are lost."""
     whole = status.outlook
     words = f"{number(whole.backlog_records)} offsets behind; at this pace all is copied "
     words += f"{_when(whole.backlog, whole.backlog_seconds)}, the last partition "
@@ -277,14 +277,14 @@ def _table(partitions: Sequence[PartitionStatus], width: int) -> Table:
     return table
 
 
-# -- what is to be said of some ------------------------------------------------------------------------
+# -- below the table -----------------------------------------------------------------------------------
 
 
 def _troubles(partitions: Sequence[PartitionStatus], alike_max: int | None) -> Iterator[Text]:
-    """What was seen of each partition, with each way out.
+    """What was seen of each partition, grouped by state and hint.
 
     Args:
-        alike_max: So many of those that have the same way out; None for all.
+        alike_max: How many of each group are listed; None for all.
     """
     groups: dict[tuple[State, str], list[PartitionStatus]] = {}
     for one in partitions:
@@ -294,7 +294,7 @@ def _troubles(partitions: Sequence[PartitionStatus], alike_max: int | None) -> I
 
 
 def _in_order(partition: PartitionStatus) -> bool:
-    """Whether it needs nobody: records are copied as fast as both clusters allow."""
+    """Whether it needs no attention: records are copied as fast as both clusters allow."""
     return partition.state is State.ACTIVE or partition.reason is Reason.CATCHING_UP
 
 
@@ -311,7 +311,7 @@ def _trouble(
 
 
 def _catching_up(partitions: Sequence[PartitionStatus]) -> Iterator[Text]:
-    """Of all that only take their time at once: how far each is stands in the table."""
+    """One note for all that are catching up: the table shows how far each is."""
     group = [one for one in partitions if one.reason is Reason.CATCHING_UP]
     if group:
         yield plain(f"{number(len(group))} {State.LAGGING}, catching up", STYLES[State.LAGGING])
@@ -333,7 +333,7 @@ def _losses(group: Sequence[PartitionStatus], alike_max: int | None) -> Iterator
 
 
 def copy_document(status: FlowStatus, totals: Totals) -> dict[str, Any]:
-    """What a copy that has ended leaves behind: each partition, then the whole."""
+    """The document that a finished copy leaves: each partition, then the totals."""
     partitions = sorted(status.partitions, key=lambda one: (one.topic, one.partition))
     return {
         "schema": SCHEMA,

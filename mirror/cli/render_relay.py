@@ -15,7 +15,7 @@ from mirror.cli.output import clean, duration, number, plain, size
 from mirror.model_relay import RelayStatus, StreamStatus
 
 ROWS_MAX = 60
-"""Of more streams the rest is counted, unless all are asked for."""
+"""How many streams are shown, unless all are asked for; the rest is only counted."""
 NAME = "FLOW"
 TITLES = ("FROM", "IDENTITY", "ROLE", "SINCE", "ROUND TRIP", "PARTITIONS", "SENT", "SHARE", "LEVEL")
 NUMBERS = frozenset({"SINCE", "ROUND TRIP", "PARTITIONS", "SENT", "SHARE", "LEVEL"})
@@ -30,7 +30,7 @@ def relay_table(
 
     Args:
         everything: A row for every stream, however many.
-        now_ms: The wall clock, in milliseconds since 1970; that of now when None.
+        now_ms: The wall clock, in milliseconds since 1970; None for the present.
     """
     now_ms = time.time() * 1000 if now_ms is None else now_ms
     parts: list[RenderableType] = [_headline(status)]

@@ -1,4 +1,4 @@
-"""Runs repairs from the command line, notes what they write, and shows what has come of them."""
+"""Run repairs from the command line, record what they write, and show the outcome."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from spark_jobs.result import key_text, time_text
 AUDIT = "repairs.jsonl"
 BEGINS = "appends"
 ENDS = frozenset({"appended", "refused", "not_appended", "not_seen"})
-"""What is noted of a batch before and after."""
+"""The events recorded before and after a batch is appended."""
 SHOWN = 20
 LOG_CHOICES = (
     "copy the topic anew (docs/states.md): beside this copy under a prefix, and let consumers go over; or in "
@@ -40,7 +40,7 @@ LOG_CHOICES = (
     "let it be as it is (--accept): consumers see it; the flow's state and repairs.jsonl say so, and it is "
     "not compared any more",
 )
-"""What can be done about an append-only log in whose middle something differs."""
+"""What can be done about an append-only log that differs in its middle."""
 KEY_CHOICES = (
     "put right what is named (--apply), and reconcile again: the next ones are named then",
     "copy the topic anew (docs/states.md): less work where most of its keys differ",
@@ -49,10 +49,11 @@ KEY_CHOICES = (
 
 
 def run(config: Path, path: Path, wanted: Wanted, output: str) -> int:
-    """Carry out a plan, or look what that would do; returns the exit code.
+    """Carry out a plan, or find out what that would do; returns the exit code.
 
     Raises:
-        UsageError: There is no plan, or it is none for these settings.
+        UsageError: There is no plan, or not one for these settings.
+        NotNotedError: The record of repairs cannot be read, or not be written for what is to be copied.
         TwinsiteError: As :func:`mirror.repairing.run.repair`.
     """
     settings = load(config)
@@ -87,7 +88,11 @@ def _read(path: Path) -> Plan:
 def _copy(
     settings: Settings, late: Sequence[PartitionPlan], note: Note
 ) -> Mapping[TopicPartition, PartitionStatus]:
-    """Copy what was not copied, as `twinsite mirror --once` does."""
+    """Copy what was not copied yet, as `twinsite mirror --once` does.
+
+    Returns:
+        How far each partition has come; empty if the copy failed, which is shown and recorded.
+    """
     for one in late:
         note({"event": "copies", **_at_target(one), "source_offsets": list(one.pending)})
     names = tuple(sorted({re.escape(one.name.topic) for one in late}))
@@ -110,19 +115,19 @@ def _copy(
 
 
 def _at_target(one: PartitionPlan) -> dict[str, Any]:
-    """As lines of the audit call a partition."""
+    """A partition as lines of the audit name it."""
     topic, partition = one.target_name
     return {"topic": topic, "partition": partition}
 
 
 class NotNotedError(TwinsiteError):
-    """What is done has to be noted first, and could not be; so it was not done."""
+    """The record of repairs cannot be read or written. Nothing is done before its line is written."""
 
     hint = "let the folder of the plan be writable, or copy it to one that is"
 
 
 class _Audit:
-    """A line for everything that is written, before and after; durable when it is there."""
+    """A line for everything that is written, before and after; on disk when :meth:`note` returns."""
 
     def __init__(self, path: Path, run: str) -> None:
         self._path, self._run = path, run
@@ -144,7 +149,7 @@ class _Audit:
             raise NotNotedError(f"{self._path} cannot be written: {error}") from error
 
     def begun(self) -> dict[TopicPartition, Begun]:
-        """Of each partition of the target the batch whose end is not noted: whoever noted it was killed."""
+        """By target partition the batch whose end is not recorded, because the repair was killed."""
         open_: dict[TopicPartition, Begun] = {}
         for line in self._lines():
             tp = TopicPartition(line["topic"], line["partition"])
@@ -155,7 +160,7 @@ class _Audit:
         return open_
 
     def _lines(self) -> list[dict[str, Any]]:
-        """Those of the plan's run; one that was cut off as it was written has begun nothing.
+        """The lines of the plan's run. One that was cut off is left out: nothing was done after it.
 
         Raises:
             NotNotedError: The file cannot be read.
@@ -172,7 +177,7 @@ class _Audit:
 
 
 def _is_cut_off(file: BinaryIO) -> bool:
-    """Whether whoever wrote last was killed in the middle of a line."""
+    """Whether the last writer was killed in the middle of a line."""
     if not file.seek(0, os.SEEK_END):
         return False
     file.seek(-1, os.SEEK_END)
@@ -180,7 +185,7 @@ def _is_cut_off(file: BinaryIO) -> bool:
 
 
 def _who() -> str:
-    """Whoever runs this; by number where the system has no name."""
+    """The user and machine that run this; the user's number if the system has no name for it."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
@@ -189,7 +194,7 @@ def _who() -> str:
 
 
 class _Result:
-    """What has come of a plan."""
+    """The outcome of a plan."""
 
     def __init__(
         self,
@@ -207,7 +212,7 @@ class _Result:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to be done; of what was only looked at, whether nothing would be."""
+        """Whether nothing is left to be done; without ``--apply``, whether nothing would be left."""
         settled = all(self._is_settled(step) for one in self._repaired for step in one.steps)
         arrived = not self._applied or all(self._has_arrived(one) for one in self._late)
         refused = any(one.why_not for one in self._repaired)

@@ -22,9 +22,10 @@ from mirror.model import FlowStatus
 from mirror.signals import Signals
 
 STOP_SECONDS = 15.0
-"""A mirror that was told to stop takes up to ten to let everything arrive."""
+"""How long a mirror that was told to stop may take: it waits up to 10 s for what is in flight to arrive."""
 GARBAGE_THRESHOLD = 20_000
-"""Containers made and not freed before Python looks for cycles; its own 700 costs a tenth of the time."""
+"""Objects made and not freed before Python looks for cycles. With its default of 700 that takes a tenth of
+the time."""
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +33,7 @@ OnStatus = Callable[[FlowStatus], None]
 
 
 class NotStoppedError(TwinsiteError):
-    """The mirror was told to stop, and did not in time."""
+    """The mirror was told to stop and did not end in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Ended:
 
     Attributes:
         stopped: A signal ended it.
-        time_is_up: It was given no more time.
+        time_is_up: Its time limit ended it.
     """
 
     status: FlowStatus
@@ -57,7 +58,7 @@ class Ended:
 
 
 def run_for_ever(settings: Settings) -> int:
-    """Mirror until a signal comes; one that comes before anything is under way is heeded at once.
+    """Mirror until a signal comes; one that comes before copying has begun ends it at once.
 
     Raises:
         TwinsiteError: A cluster cannot be reached, or does not allow what is needed.
@@ -95,7 +96,7 @@ def _set_up(settings: Settings) -> None:
 
 
 def _collect_garbage_seldom() -> None:
-    """What was imported stays; batches on their way are freed by reference counts, and hold no cycles."""
+    """Imported modules stay anyway; batches in flight hold no cycles, and are freed by reference counts."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_THRESHOLD)
@@ -143,7 +144,7 @@ async def _run(
 
 
 async def _attend(work: asyncio.Task[FlowStatus], stop: asyncio.Event) -> None:
-    """Wait until the work is done, or has been told to stop and should have."""
+    """Wait until the work is done, or should be, ``STOP_SECONDS`` after it was told to stop."""
     told = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({work, told}, return_when=asyncio.FIRST_COMPLETED)

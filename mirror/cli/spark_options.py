@@ -1,4 +1,4 @@
-"""Options that say where Spark runs, and how."""
+"""Options for where and how Spark runs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import click
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """What was said on the command line.
+    """The options as given on the command line.
 
     Attributes:
-        master: None takes every core of this machine.
-        jars: Folder with the jars of Spark's Kafka source; None takes the usual one.
-        settings: Of Spark, by name.
+        master: Where Spark runs; None for all cores of this machine.
+        jars: Folder with the jars of Spark's Kafka source; None for the usual one.
+        settings: Spark's own settings, by name.
     """
 
     master: str | None
@@ -41,7 +41,7 @@ class _Setting(click.ParamType[tuple[str, str]]):
 
 
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options; the command is given them together, as ``spark_options``."""
+    """Add the options; the command gets them together, as ``spark_options``."""
 
     @click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]]")
     @click.option(

@@ -1,4 +1,4 @@
-"""``twinsite status``: how a running mirror, or a relay, is, once or again and again."""
+"""``twinsite status``: how a running mirror or relay is, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ Seen = FlowStatus | RelayStatus | TwinsiteError
 
 @click.command()
 @output_option
-@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Show it repeatedly, until Ctrl-C.")
 @click.option(
     "--every", type=Finite(0.1, 3600), default=2.0, show_default=True, help="Seconds, with --watch."
 )
 @click.option("--all", "everything", is_flag=True, help="A row for every partition, however many there are.")
 @url_option
 def status(output: str, watch: bool, every: float, everything: bool, url: str) -> int:
-    """Ask a running mirror, or a relay, how it is.
+    """Show the status of a running mirror, or of a relay.
 
     \b
     twinsite status --watch
     twinsite status -o json --url http://mirror-1.west:9640
     twinsite status --url http://127.0.0.1:9651
 
-    Ends with 0 when every partition is ACTIVE; with 3 when one is not, when there is none at all, or
-    when it is not known of a topic whether it is to be copied; with 1 when nobody answers. A relay has
-    no partitions: 0 when mirrors may come in, 3 while it waits for its source.
+    Ends with 0 if every partition is ACTIVE; with 3 if one is not, if there is none at all, or if it is
+    unknown whether a topic is to be copied; with 1 if nobody answers. A relay has no partitions: 0 if
+    mirrors may connect, 3 while it waits for its source.
     """
     client = MirrorClient(url)
     if watch:
@@ -76,7 +76,7 @@ def _table(seen: FlowStatus | RelayStatus, *, everything: bool, one_screen: bool
 
 
 def _watch(client: MirrorClient, output: str, every: float, *, everything: bool) -> NoReturn:
-    """Until a signal comes: on a terminal in place, elsewhere one after the other."""
+    """Show snapshots until a signal comes: on a terminal in place, elsewhere one after the other."""
     screen = console()
     if output == "json":
         for seen in _snapshots(client, every):
@@ -93,7 +93,7 @@ def _watch(client: MirrorClient, output: str, every: float, *, everything: bool)
 
 
 def _end(received: int, _frame: object) -> NoReturn:
-    """Leave the terminal as it was found, then end as the signal would have it."""
+    """End with the signal's exit code, so that the terminal is restored on the way out."""
     sys.exit(128 + received)
 
 
@@ -112,7 +112,7 @@ def _shown(seen: Seen, *, everything: bool, one_screen: bool = False) -> Rendera
 
 
 def _snapshots(client: MirrorClient, every: float) -> Iterator[Seen]:
-    """A snapshot each so many seconds; a mirror that is away, or does not say, may come back."""
+    """A snapshot, or why there is none, after every so many seconds: a mirror that is away may come back."""
     while True:
         try:
             yield _read(client)

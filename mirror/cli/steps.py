@@ -1,6 +1,6 @@
-"""What a job does now, and how far it is with that: a bar on a terminal, a few plain lines a step elsewhere.
+"""What a job is doing, and how far it is: a bar on a terminal, a few plain lines per step elsewhere.
 
-Everything goes to standard error. NO_COLOR takes the colours away.
+Everything goes to standard error. NO_COLOR turns colours off.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mirror.cli.output import can_redraw, console, duration
 
 LINE_EVERY_SECONDS = 10.0
 LINE_EVERY_SHARE = 0.25
-"""A step has so few lines however long it takes, and none where it takes no time."""
+"""So a step has few lines however long it takes, and none if it is quick."""
 
 
 class Steps(Protocol):
@@ -34,7 +34,7 @@ class Steps(Protocol):
         """A step begins; the one before is over."""
 
     def tell(self, share: float) -> None:
-        """So much of the step is done, from 0 to 1; any thread may say so."""
+        """This share of the step is done, from 0 to 1; may be called from any thread."""
 
 
 class Bar:
@@ -63,7 +63,7 @@ class Bar:
         self._progress.stop()
 
     def say(self, words: str) -> None:
-        """Begin anew: until something is told, the bar only wanders."""
+        """Start the bar again; until :meth:`tell` is called it shows no share."""
         self._began = self._clock()
         self._progress.remove_task(self._task)
         self._task = self._progress.add_task(words, total=None, far="")
@@ -76,7 +76,7 @@ class Bar:
 
 
 class Lines:
-    """A line a step, and one for each quarter of it that took its time."""
+    """A line for each step, and one for each quarter of it that takes a while."""
 
     def __init__(self, screen: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._screen = screen
@@ -99,7 +99,7 @@ class Lines:
         self._screen.print(words)
 
     def tell(self, share: float) -> None:
-        """Write a line when one is due; that a step is done, the next one says."""
+        """Write a line when one is due; not at the end of a step, which the next one shows."""
         now = self._clock()
         if self._due_share <= share < 1.0 and now >= self._due_at:
             self._due_share = (share // LINE_EVERY_SHARE + 1) * LINE_EVERY_SHARE
@@ -114,6 +114,6 @@ def _far(share: float, seconds: float) -> str:
 
 
 def steps(stream: TextIO) -> Steps:
-    """What fits the stream."""
+    """A bar if the stream can redraw it, else lines."""
     screen = console(stream)
     return Bar(screen) if can_redraw(screen) else Lines(screen)

@@ -1,4 +1,4 @@
-"""Words from outside, as they may stand on a terminal. Pure, and quick to import."""
+"""Words from outside, made safe for a terminal. Pure, and quick to import."""
 
 from __future__ import annotations
 

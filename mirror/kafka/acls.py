@@ -1,4 +1,4 @@
-"""ACLs of topics as values: read from a cluster, added to a cluster.
+"""Topic ACLs as values: read from a cluster, added to a cluster.
 
 Sources: KIP-140 (requests for ACLs), KIP-290 (prefixed patterns), Kafka's enumerations
 ``ResourceType``, ``PatternType``, ``AclOperation`` and ``AclPermissionType``.
@@ -39,10 +39,10 @@ OPERATIONS: Mapping[int, str] = {
 
 @dataclass(frozen=True, slots=True)
 class TopicAcl:
-    """One binding of a topic pattern, in Kafka's own words in capitals (``PREFIXED``, ``READ``, ``ALLOW``).
+    """One ACL binding of a topic pattern, in Kafka's own names (``PREFIXED``, ``READ``, ``ALLOW``).
 
     Attributes:
-        name: A topic, the beginning of topic names, or ``*`` for all topics (``LITERAL``).
+        name: A topic, the beginning of topic names (``PREFIXED``), or ``*`` for all topics (``LITERAL``).
         principal: Who, for example ``User:ann``; ``User:*`` is everyone.
         host: From where; ``*`` is anywhere.
     """
@@ -56,10 +56,11 @@ class TopicAcl:
 
 
 async def describe_topic_acls(cluster: Cluster) -> list[TopicAcl] | None:
-    """All bindings of topics; None where the cluster has no authorizer.
+    """All topic ACLs of a cluster; None if it has no authorizer.
 
     Raises:
         NotAuthorizedError: No DESCRIBE on the cluster.
+        BrokerError: The cluster refuses for another reason.
     """
     request = DescribeAclsRequest(
         resource_type_filter=TOPIC,
@@ -90,13 +91,13 @@ async def describe_topic_acls(cluster: Cluster) -> list[TopicAcl] | None:
 
 
 async def create_topic_acls(cluster: Cluster, acls: Sequence[TopicAcl]) -> None:
-    """Add bindings, in their order; those that are there already stay as they are.
+    """Add ACLs, in their order; those that exist already stay as they are.
 
-    One that is refused keeps none of the others from being added.
+    A refused ACL does not stop the others: the error is raised after all were tried.
 
     Raises:
         NotAuthorizedError: No ALTER on the cluster.
-        BrokerError: The cluster refuses some of them, or has no authorizer; it tells the first.
+        BrokerError: The cluster has no authorizer, or refuses some of them; the error is that of the first.
     """
     refusals: list[TwinsiteError] = []
     for at in range(0, len(acls), ACLS_AT_ONCE):

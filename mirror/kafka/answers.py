@@ -1,10 +1,10 @@
-"""The bytes that a broker sends become answers, and each goes to whoever asked.
+"""Turns the bytes that a broker sends into answers, and hands each to its caller.
 
-Answers come in the order of the requests, wherever the network cuts them. There is no socket here:
-:attr:`Answers.room` says where the next bytes are to be put, :meth:`Answers.received` how many came.
+Answers come in the order of the requests; the network may cut them anywhere. There is no socket here:
+:attr:`Answers.room` is where the next bytes go, :meth:`Answers.received` is told how many came.
 
-How long an answer is stands in its first four bytes, so its first thousand are received before there is a
-place for it, and copied once. The rest is received where it stays.
+The length of an answer is in its first four bytes. Until it is known the answer has no buffer, so its first
+thousand bytes are received elsewhere and copied once. The rest is received in place.
 
 Sources: the Kafka protocol guide (framing, headers).
 """
@@ -22,23 +22,23 @@ from mirror.kafka.tls_errors import is_tls_alert, speaks_tls_error
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 """An answer that claims to be larger is not Kafka's (an HTTP or TLS server reads as about 1 GB)."""
 READ_AHEAD_BYTES = 4 + 1024
-"""Received in one go before it is known how long an answer is: a short one is whole by then, and of a long
-one little is copied once more."""
+"""Received at once while the length of an answer is unknown: a short answer is complete then, and of a long
+one little is copied."""
 WAKE_BYTES_MAX = 128 << 10
-"""Of a long answer so much at a time. It has to be well below what a broker has on its way when its buffer is
-full, four packets of 64 KiB on one host (``socket.send.buffer.bytes``, 100 KiB, of which the kernel makes
-twice as much): else both wait for each other until TCP sends the last packet again.
+"""A long answer wakes us up once for this many bytes. It must be well below what a broker has in flight when
+its send buffer is full, on one host four packets of 64 KiB (``socket.send.buffer.bytes`` is 100 KiB, which
+the kernel doubles). Otherwise both sides wait for each other until TCP retransmits the last packet.
 """
 
 WHOLE_WITHIN = 10
-"""An answer whose bytes keep coming may take so many times as long as one of which nothing comes: a slow link
-is waited for, a broker that never comes to an end is not."""
+"""An answer whose bytes keep coming may take this many times as long as a broker may be silent: a slow link
+is waited for, a broker that never finishes is not."""
 
 Allocate = Callable[[int], memoryview]
-"""Gives a writable buffer of exactly the number of bytes asked for."""
+"""Returns a writable buffer of exactly the number of bytes asked for."""
 Ended = ConnectionFailedError | AuthenticationError
 OnAnswer = Callable[[memoryview | Ended], None]
-"""Is told the answer's body, or why there will be none."""
+"""Called with the body of the answer, or with the error for which none will come."""
 
 
 @dataclass(slots=True)
@@ -47,8 +47,8 @@ class Due:
 
     Attributes:
         sent_at: Monotonic seconds.
-        header_bytes: What stands before the answer's body: the correlation id, and one zero byte where the
-            header is flexible (brokers send no tagged fields there).
+        header_bytes: Left out before the body is handed over: the correlation id, and one zero byte where
+            the header is flexible (brokers send no tagged fields there); 0 where the caller wants it all.
     """
 
     correlation_id: int
@@ -59,12 +59,12 @@ class Due:
 
 
 class Answers:
-    """What one connection is still to be answered, and what of it has come.
+    """The outstanding answers of one connection, and what has come of them.
 
     Attributes:
-        due: The requests without an answer, the oldest first. Whoever sends one appends it.
+        due: The requests without an answer, oldest first. The sender appends to it.
         room: Where the next bytes are received; never empty.
-        answered_at: When the last whole answer came, in monotonic seconds; in the beginning, now.
+        answered_at: When the last complete answer came, in monotonic seconds; at first, when this was made.
         received_at: When the last bytes came, likewise.
     """
 
@@ -92,21 +92,21 @@ class Answers:
 
     @property
     def arriving_at(self) -> float | None:
-        """When the last bytes came of an answer that is not whole; None where there is none."""
+        """When the last bytes of an incomplete answer came, in monotonic seconds; None if there is none."""
         return None if self._body is None else self.received_at
 
     @property
     def worth_waking(self) -> int:
-        """How many bytes have to be there before it is worth looking: of a long answer not each packet."""
+        """How many bytes must have come before it is worth waking up: not every packet of a long answer."""
         return 1 if self._body is None else min(len(self.room), WAKE_BYTES_MAX)
 
     def received(self, count: int) -> Ended | None:
-        """So many bytes more are in :attr:`room`: whoever asked is told every answer that is whole now.
+        """Take ``count`` bytes received into :attr:`room`; call back with every answer that is complete now.
 
-        What is called back may send, and may end the connection.
+        A callback may send requests, and may end the connection.
 
         Returns:
-            Why the connection cannot go on; None when it can. Who waits is not told that here.
+            Why the connection must end, or None. Callbacks that wait are not called with that here.
         """
         self.received_at = time.monotonic()
         if self._body is not None:
@@ -137,7 +137,7 @@ class Answers:
         return self._hand_over(body)
 
     def _keep(self, at: int, end: int) -> None:
-        """The start of a length, if there is one, is looked at again when more has come."""
+        """Keep the start of a length, if there is one, until the rest of it has come."""
         self._kept = end - at
         self._ahead[: self._kept] = bytes(self._ahead[at:end])
         self.room = self._ahead[self._kept :]
@@ -162,13 +162,13 @@ class Answers:
         )
 
     def overdue(self, now: float, silence_seconds: float) -> str | None:
-        """Why the oldest answer is not waited for any more, in words; None while it is.
+        """Why the oldest answer is given up, in words; None while it still has time.
 
-        The broker works on one request after the other, so each has its time from when the one before it was
-        answered.
+        A broker handles the requests of a connection one after the other, so the time of each begins when
+        the one before it was answered.
 
         Args:
-            silence_seconds: So long no byte may come while an answer is due.
+            silence_seconds: How long a broker that owes an answer may send nothing.
         """
         if not self.due:
             return None
@@ -181,7 +181,7 @@ class Answers:
         return None
 
     def patience_seconds(self, now: float, silence_seconds: float) -> float:
-        """How long the oldest answer is still waited for if nothing comes; as for :meth:`overdue`."""
+        """Seconds until the oldest answer is given up if nothing comes; see :meth:`overdue`."""
         heard_at = max(self._asked_at(self.due[0]), self.received_at) if self.due else now
         return max(0.0, heard_at + silence_seconds - now)
 
@@ -189,7 +189,7 @@ class Answers:
         return max(due.sent_at, self.answered_at)
 
     def give_up(self) -> list[Due]:
-        """The connection is over: who has waited, the oldest first. Nobody is told any answer from now on."""
+        """The connection has ended: return the requests that waited, oldest first, and hand over no more."""
         self._given_up = True
         waited = list(self.due)
         self.due.clear()

@@ -1,7 +1,7 @@
-"""Produce: hand record batches to a broker as they are, and read what became of them.
+"""Produce: send record batches to a broker unchanged, and read what became of each.
 
-A request carries at most one batch of a partition (the broker insists) and is a
-list of buffers: small pieces of framing between batches that are not copied.
+A request carries at most one batch per partition (brokers refuse more). It is a
+list of buffers: short pieces of framing between the batches, which are not copied.
 
 Sources: KIP-98 (idempotence), KIP-467 (error messages), KIP-482, Kafka's ProduceRequest.json.
 """
@@ -18,10 +18,10 @@ from mirror.model import TopicPartition
 
 PRODUCE = 0
 PRODUCE_VERSION_MAX = 12
-"""The last one that names topics by name; from 13 on by id."""
+"""The last version that names topics; from 13 on topic ids are used."""
 
 _OUTCOME = struct.Struct(">ihqqq3s")
-"""With the three bytes after it, which mostly say that there is nothing to say."""
+"""The fixed fields of a partition and the three bytes after them, usually ``_NOTHING_TO_SAY``."""
 _THROTTLE_MS = struct.Struct(">i")
 _NOTHING_TO_SAY = b"\1\0\0"
 """No bad records, no message, no tagged fields."""
@@ -31,9 +31,10 @@ class Outcome(NamedTuple):
     """What a broker says of one batch. ``base_offset`` is -1 when it was refused.
 
     Attributes:
-        repeated: The broker had appended a batch with these sequences before, and answers where. What tells
-            is a time in the answer, that batch's own: otherwise only topics with LogAppendTime have one. So
-            one without timestamps is not told apart.
+        repeated: The broker had appended a batch with these sequences before, and answers where. It is
+            detected by a time in the answer, that of the batch; otherwise only topics with LogAppendTime
+            answer with one, and there every batch counts as repeated. A repeated batch without timestamps
+            is not detected.
     """
 
     error_code: int
@@ -49,7 +50,8 @@ def encode_request(
     """The body of a Produce request with acks=all, in pieces.
 
     Args:
-        batches: At most one batch a partition; sealed (header rewritten, CRC right).
+        batches: At most one batch per partition; sealed (header rewritten, CRC right).
+        timeout_ms: How long the leader may wait for its in-sync replicas.
     """
     topics: dict[str, list[tuple[int, memoryview]]] = {}
     for (topic, partition), view in batches:
@@ -68,7 +70,7 @@ def encode_request(
 
 
 def decode_answer(body: memoryview) -> dict[TopicPartition, Outcome]:
-    """Read what became of each batch, in a Produce answer of versions 9 to 12.
+    """What became of each batch, from a Produce answer of versions 9 to 12.
 
     Raises:
         AnswerError: The bytes are not such an answer.
@@ -77,7 +79,7 @@ def decode_answer(body: memoryview) -> dict[TopicPartition, Outcome]:
 
 
 def decode_throttled_answer(body: memoryview) -> tuple[dict[TopicPartition, Outcome], int]:
-    """The same, and for how many milliseconds a quota of the broker holds us back.
+    """As :func:`decode_answer`; also returns for how many milliseconds a quota throttles us.
 
     Raises:
         AnswerError: The bytes are not such an answer.
@@ -110,7 +112,7 @@ def _decode_answer(body: memoryview) -> tuple[dict[TopicPartition, Outcome], int
 
 
 def _read_messages(body: memoryview, at: int) -> tuple[str | None, int]:
-    """The message for the batch, or that of its first bad record."""
+    """The message for the batch, or that of its first bad record, and where the next field begins."""
     first: str | None = None
     count, at = read_uvarint(body, at)
     for _ in range(count - 1):

@@ -1,20 +1,20 @@
-"""Receive buffers that are used again, bounded in bytes.
+"""Reusable receive buffers, bounded in bytes.
 
-An answer of several megabytes is received into one buffer and the batches in it
-are sent on from there. Getting such a buffer fresh from the kernel each time costs
-page faults and zeroing; a pool costs a list.
+An answer of several megabytes is received into one buffer, and its batches are sent
+on from there. A fresh buffer from the kernel each time costs page faults and zeroing;
+a pool costs a list.
 """
 
 from __future__ import annotations
 
 GRAIN_BYTES = 1 << 20
-"""Buffers are whole multiples of this, or a half, a quarter and so on: a few sizes serve all answers."""
+"""Buffers are multiples of this, or a half, a quarter and so on of it: a few sizes serve all answers."""
 SMALL_BYTES = 64 << 10
-"""The smallest; there can be many of them, and of those next to it for frames that came over a link."""
+"""The smallest pooled size. Frames from a link can hold many buffers of this and of the next sizes."""
 
 
 TIMES_MAX = 4
-"""A buffer more times as large as what is asked for is left for larger answers: all of it counts as used."""
+"""A buffer of more than this many times the size needed is left for larger answers: it counts as a whole."""
 
 
 class Buffer:
@@ -22,7 +22,7 @@ class Buffer:
 
     Attributes:
         size: Bytes it can hold.
-        counted: It is one of those of which the pool says how many bytes they have.
+        counted: Whether it is part of :attr:`BufferPool.used_bytes`.
     """
 
     __slots__ = ("_pool", "_users", "counted", "memory", "size")
@@ -35,11 +35,11 @@ class Buffer:
         self._users = 1
 
     def hold(self, users: int = 1) -> None:
-        """So many more users; each calls :meth:`release` once."""
+        """Add users; each calls :meth:`release` once."""
         self._users += users
 
     def release(self) -> None:
-        """One user less; after the last one the memory may be overwritten."""
+        """Remove one user; after the last one the memory may be overwritten."""
         self._users -= 1
         if self._users == 0:
             self._pool._give_back(self)
@@ -47,11 +47,13 @@ class Buffer:
 
 
 class BufferPool:
-    """Keeps up to ``idle_bytes_max`` of unused buffers. Where there would be more, one is let go that is far
-    larger than what is given back, or else that one.
+    """Keeps up to ``idle_bytes_max`` bytes of unused buffers.
+
+    When a returned buffer would exceed that, the largest idle one is dropped if it is far larger than the
+    returned one; otherwise the returned one is dropped.
 
     Attributes:
-        used_bytes: Bytes of buffers in use just now, but for those that do not count yet.
+        used_bytes: Bytes of the buffers in use now, without those that do not count yet.
     """
 
     def __init__(self, idle_bytes_max: int) -> None:
@@ -61,7 +63,9 @@ class BufferPool:
         self._idle: list[Buffer] = []
 
     def take(self, size: int) -> Buffer:
-        """A buffer of at least ``size`` bytes, the smallest idle one that fits and is not far too large."""
+        """A buffer of at least ``size`` bytes: the smallest idle one that fits and is not far too large, or
+        a new one.
+        """
         small = size <= SMALL_BYTES
         grain = min(max(SMALL_BYTES, 1 << (size - 1).bit_length()), GRAIN_BYTES)
         whole = SMALL_BYTES if small else -(-size // grain) * grain
@@ -78,7 +82,10 @@ class BufferPool:
         return buffer
 
     def take_uncounted(self, size: int) -> Buffer:
-        """The same for what somebody else counts, until :meth:`count`; a small one is as small as it is."""
+        """A buffer that is not part of ``used_bytes`` before :meth:`count`: its bytes count elsewhere.
+
+        Up to ``SMALL_BYTES`` it has exactly ``size`` bytes.
+        """
         if size <= SMALL_BYTES:
             return Buffer(self, size)
         buffer = self.take(size)
@@ -86,12 +93,12 @@ class BufferPool:
         return buffer
 
     def count(self, buffer: Buffer) -> None:
-        """From now on it is one that counts."""
+        """Count a buffer in ``used_bytes`` from now on."""
         buffer.counted = True
         self.used_bytes += buffer.size
 
     def close(self) -> None:
-        """Keep none: neither those that are unused nor those that come back."""
+        """Drop the idle buffers, and from now on every buffer that comes back."""
         self._idle_bytes_max = self._idle_bytes = 0
         self._idle.clear()
 

@@ -1,8 +1,8 @@
-"""What an operator wants to know about a certificate: whose it is, who signed it, until when.
+"""What an operator wants to know about a certificate: whose it is, who signed it, how long it is valid.
 
-Python's ``ssl`` decodes a certificate only after it has been found good, and
-people ask about the others. So the few fields needed are read here from DER;
-nothing is decided on them, trust is OpenSSL's business alone.
+Python's ``ssl`` decodes a certificate only after it has been verified, and operators
+ask about the others. So the few fields needed are read here from DER. Nothing is
+decided by them: trust is left to OpenSSL.
 
 Sources: RFC 5280 (certificates), X.690 (DER).
 """
@@ -69,7 +69,7 @@ class Certificate:
         return f"{self.subject}{names}, signed by {self.issuer}, {self.validity(datetime.now(UTC))}"
 
     def validity(self, now: datetime) -> str:
-        """The period of validity as seen from now."""
+        """The period of validity in words, as of ``now``."""
         if now > self.not_after:
             return f"expired since {self.not_after:%Y-%m-%d %H:%M:%S} UTC"
         if now < self.not_before:
@@ -78,7 +78,7 @@ class Certificate:
 
 
 def valid_until(path: Path) -> float | None:
-    """When the first certificate of a PEM file ends, in seconds since 1970; None where it cannot be read."""
+    """When the first certificate of a PEM file expires, in seconds since 1970; None if it cannot be read."""
     try:
         return Certificate.from_pem_file(path).not_after.timestamp()
     except (OSError, ValueError):
@@ -98,7 +98,11 @@ def _parse(der: bytes) -> Certificate:
 
 
 def _elements(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The tag and value of each element, one after the other."""
+    """Yields the tag and the value of each element.
+
+    Raises:
+        IndexError: An element goes beyond the end of the data.
+    """
     at = 0
     while at < len(data):
         tag, size, at = data[at], data[at + 1], at + 2

@@ -1,8 +1,8 @@
-"""The way to one Kafka cluster: whom to ask, over which connection, and what it looks like now.
+"""Access to one Kafka cluster: which broker to ask, over which connection, and a snapshot of the cluster.
 
 Connections are opened when first needed and shared by purpose (a *lane*): bulk
-data and small questions never wait for each other (``connection_pool``). What the
-cluster looks like is a snapshot that is read again when a broker says it has changed.
+data and small requests never wait for each other (``connection_pool``). The snapshot
+is read again when a broker says that the cluster has changed.
 
 Source: the Kafka protocol guide (Metadata).
 """
@@ -32,7 +32,7 @@ from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.failures import BeforeSleep, retrying
 
 OPENING_PAUSE_SECONDS = 0.5
-"""After a broker refused a connection it is left alone for this long."""
+"""An address to which a connection could not be opened is left alone for this long."""
 
 METADATA_VERSION = 12
 
@@ -40,17 +40,18 @@ T = TypeVar("T")
 
 
 class Cluster:
-    """The way to one cluster. Use :meth:`start` before anything else and :meth:`close` at the end.
+    """Access to one cluster. Call :meth:`start` before anything else and :meth:`close` at the end.
 
     Attributes:
-        connections: Those that are open, or were.
-        on_auth_failure: Told when a connection is not opened because one side does not accept the other.
-        coordinators: The brokers that coordinate transactional ids, as far as they were looked up.
+        connections: The open connections, and closed ones that were not replaced yet.
+        on_auth_failure: Called when a connection cannot be opened because one side does not accept the other.
+        coordinators: Broker ids of the coordinators of transactional ids, as far as they were looked up.
 
     Args:
-        name: How people call it: ``source`` or ``target``.
-        bootstrap: Addresses to begin with; any one that answers is enough.
-        refresh_seconds: How old the snapshot may get; whoever watches the cluster reads it again then.
+        name: ``source`` or ``target``, for messages.
+        bootstrap: Addresses to begin with; one that answers is enough.
+        refresh_seconds: How old the snapshot may get. Nothing here enforces it: the code that watches the
+            cluster reads it again.
     """
 
     def __init__(
@@ -81,11 +82,13 @@ class Cluster:
         """Reach the cluster for the first time.
 
         Args:
-            before_sleep: Told of each try that failed and is made again.
+            timeout_seconds: How long to retry.
+            before_sleep: Called after each failed attempt that is retried.
 
         Raises:
             ConnectionFailedError: None of the bootstrap addresses answers in time.
             AuthenticationError: The cluster does not accept us, or we do not accept it.
+            UnsupportedVersionError: There is no version of the protocol in common.
         """
         async for attempt in retrying(timeout_seconds, before_sleep=before_sleep):
             with attempt:
@@ -100,18 +103,20 @@ class Cluster:
     # -- what the cluster looks like -------------------------------------------------------------
 
     def follow(self, topics: Iterable[str] | None) -> None:
-        """Say which topics the snapshots are to hold from now on; None means all there are."""
+        """Set which topics the snapshots hold from now on; None means all."""
         self._topics = None if topics is None else tuple(sorted(topics))
 
     async def refresh(self, *, not_older_than_seconds: float = 0.0) -> ClusterInfo:
-        """Read the snapshot again. Many who want that while it is being read share the next question: in an
-        answer that is on its way what was followed, or has changed, since it was asked for is missing.
+        """Read the snapshot again.
+
+        Callers that come while one is being read share the next request: an answer in flight may lack topics
+        that were followed, and changes that were made, since it was requested.
 
         Args:
-            not_older_than_seconds: What was asked for so long ago will do.
+            not_older_than_seconds: Return the snapshot at hand if it was requested at most so long ago.
 
         Raises:
-            ConnectionFailedError: No broker answers, or only such of another cluster.
+            ConnectionFailedError: No broker answers, or only brokers of another cluster do.
         """
         wanted_at = time.monotonic()
         async with self._refreshing:
@@ -120,7 +125,11 @@ class Cluster:
             return self.info
 
     async def describe_topics(self, topics: Iterable[str] | None) -> ClusterInfo:
-        """A snapshot with the topics named, or all; the one followed stays as it is."""
+        """Read a snapshot with the topics named, or with all (None); ``info`` stays as it is.
+
+        Raises:
+            ConnectionFailedError: As for :meth:`refresh`.
+        """
         return await self._read_metadata(None if topics is None else tuple(topics))
 
     async def _read_metadata(self, topics: tuple[str, ...] | None) -> ClusterInfo:
@@ -134,10 +143,11 @@ class Cluster:
         return info
 
     def _see_whose(self, cluster_id: str | None, connection: Connection) -> None:
-        """An address may lead to another cluster than before, and so may a relay.
+        """Check that an address, or a relay, still leads to the same cluster as before.
 
         Raises:
-            OtherClusterError: It does. The connection is closed, and others are asked first.
+            OtherClusterError: It leads to another one. The connection is closed, and from now on other
+                addresses, or relays, are tried first.
         """
         ours = self.info.cluster_id
         if not ours or not cluster_id or cluster_id == ours:
@@ -151,12 +161,12 @@ class Cluster:
         raise OtherClusterError(f"{connection.address} {words}")
 
     def note_failure(self) -> None:
-        """A question was not answered."""
+        """Note that a request was not answered; see :attr:`up`."""
         self._last_failure_at = time.monotonic()
 
     @property
     def up(self) -> bool | None:
-        """Whether the last question was answered, by whichever broker; None while nothing was asked."""
+        """Whether the last request was answered, by whichever broker; None before the first one."""
         if self.last_answer_at is None:
             return None if self._last_failure_at is None else False
         return self._last_failure_at is None or self.last_answer_at > self._last_failure_at
@@ -166,25 +176,31 @@ class Cluster:
     async def call(
         self, request: Any, *, node: int | None = None, highest: int | None = None, lane: str = CONTROL
     ) -> Any:
-        """Ask one broker, or any, with a generated request of kafka-python.
+        """Send a generated request of kafka-python to one broker, or to any, and return its answer.
 
         Args:
-            lane: Over which of the connections to that broker. It answers what comes over each in turn.
+            node: The id of the broker; None: any broker.
+            highest: Upper bound of the version to use; the newest known by default.
+            lane: Over which of the connections to that broker. A broker answers the requests of a connection
+                one after the other.
 
         Raises:
             ConnectionFailedError: It could not be asked, or did not answer.
+            AuthenticationError: One side does not accept the other.
+            UnsupportedVersionError: No version in common.
         """
         if node is None:
             return (await self._ask_any(request, highest))[0]
         return await self._call(await self.connection(node, lane), request, highest)
 
     async def _ask_any(self, request: Any, highest: int | None) -> tuple[Any, Connection]:
-        """Ask what any broker knows; while one is silent another is asked, too, and the first answer counts.
+        """Ask what any broker knows. While one is silent, another is asked in parallel.
 
-        As many are asked as there are addresses, at most. What is not needed any more ends by itself.
+        The first answer counts. At most as many are asked as there are addresses. Requests that are no longer
+        needed run to their end.
 
         Returns:
-            The answer, and over which connection it came.
+            The answer, and the connection over which it came.
 
         Raises:
             ConnectionFailedError: None answers.
@@ -209,7 +225,7 @@ class Cluster:
                 asking.add(self._begin(ask()))
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Begin what nobody has to wait for; what fails is met by who needs it."""
+        """Start a task that may be left alone: its error matters only to a caller that needs the result."""
         task = asyncio.create_task(work)
         self._begun.add(task)
         task.add_done_callback(self._ended)
@@ -218,7 +234,7 @@ class Cluster:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._begun.discard(task)
         if not task.cancelled():
-            task.exception()  # it is known now, and no warning
+            task.exception()  # retrieved, so that asyncio does not warn
 
     async def _call(self, connection: Connection, request: Any, highest: int | None) -> Any:
         try:
@@ -230,12 +246,14 @@ class Cluster:
         return answer
 
     async def call_controller(self, request: Any) -> Any:
-        """Ask the controller (with KRaft any broker passes the request on). Nothing else waits behind that.
+        """Ask the controller (with KRaft any broker forwards the request), over a connection of its own.
 
-        Cancelled it closes the connection: what is asked for next is not to wait behind it.
+        When cancelled it closes that connection, so that the next request does not wait behind this one.
 
         Raises:
             ConnectionFailedError: It could not be asked, or did not answer.
+            AuthenticationError: One side does not accept the other.
+            UnsupportedVersionError: No version in common.
         """
         node = self._controller()
         if node is None:
@@ -248,7 +266,7 @@ class Cluster:
             raise
 
     def _controller(self) -> int | None:
-        """The broker to be asked for changes; None while none is known."""
+        """The broker to ask for changes; None while no broker is known."""
         brokers, silent = self.info.brokers, self.connections.silent()
         if self.info.controller in brokers:
             return self.info.controller
@@ -260,6 +278,7 @@ class Cluster:
         Raises:
             ConnectionFailedError: The broker is unknown or cannot be reached.
             AuthenticationError: It does not accept us, or we do not accept it.
+            UnsupportedVersionError: It speaks no version that we know.
         """
         key = (node, lane)
         existing = self.connections.get(key)
@@ -276,18 +295,23 @@ class Cluster:
             return self.connections.keep(key, await opened)
 
     def open_ahead(self, nodes: Iterable[int]) -> None:
-        """Open connections that will be needed soon. Returns at once; what fails is met by who needs it."""
+        """Open connections that will be needed soon, in the background.
+
+        A failure is met by the next caller that needs the connection.
+        """
         for node in nodes:
             self._begin(self.connection(node))
 
     async def any_connection(self, *, but: Collection[Address] = ()) -> Connection:
-        """A connection to whichever broker answers; if there is a choice, to one that did so lately.
+        """A connection to any broker that answers, preferably to the one that answered most recently.
 
         Args:
-            but: Brokers that are asked already: these are taken where there is no other.
+            but: Brokers that are being asked already; they are used only if there is no other.
 
         Raises:
             ConnectionFailedError: None of the known brokers and bootstrap addresses answers.
+            AuthenticationError, UnsupportedVersionError: None can be used, and with at least one of them
+                trying again does not help.
         """
         silent, best = {*self.connections.silent(), *but}, self.connections.heard_last(but)
         if best is not None and best.address not in silent:
@@ -306,10 +330,10 @@ class Cluster:
         raise self._worst(failures)
 
     async def open_any(self) -> Connection:
-        """A connection for whoever asks for one, to whichever broker answers; it is his to close.
+        """Open a new connection to any broker that answers; the caller closes it.
 
         Raises:
-            ConnectionFailedError: None of the known brokers and bootstrap addresses answers.
+            TwinsiteError: As for :meth:`any_connection`.
         """
         failures: list[TwinsiteError] = []
         addresses = self._addresses()
@@ -331,14 +355,17 @@ class Cluster:
         return type(worst)(f"{self.name}: {worst}", hint=worst.hint)
 
     def _addresses(self) -> list[Address]:
-        """Where somebody may answer; last where nobody did, or opening a connection has failed."""
+        """The addresses to try; silent ones, and those where opening a connection failed, come last."""
         doubtful = self.connections.silent() | self._refused.keys()
         addresses = dict.fromkeys([*self.info.brokers.values(), *self._bootstrap])
         return sorted(addresses, key=lambda address: address in doubtful)
 
     async def _open_any(self, address: Address) -> Connection:
-        """To whoever answers there, or behind a relay. Once it is known which cluster this is, only to one of
-        its brokers.
+        """Open a connection to the broker at an address, or to one behind a relay.
+
+        Raises:
+            OtherClusterError: The broker belongs to another cluster than those before.
+            TwinsiteError: As for :meth:`Connection.open`.
         """
         opened = await self._open(address)
         if self.info.cluster_id:

@@ -1,6 +1,6 @@
-"""A snapshot of a cluster: its brokers, its topics, who leads what, as one broker has told.
+"""A snapshot of a cluster as one broker describes it: its brokers, its topics, the leaders of partitions.
 
-Pure. Brokers need not tell the same: of each partition the newer leader epoch is believed.
+Pure. Brokers may disagree: for each partition the newer leader epoch wins.
 
 Sources: KIP-516 (topic ids), KIP-320 (leader epochs), the Kafka protocol guide (Metadata).
 """
@@ -20,7 +20,7 @@ from mirror.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """Who holds one partition. ``leader`` is -1 while there is none."""
+    """The brokers that hold one partition. ``leader`` is -1 while there is none."""
 
     leader: int
     leader_epoch: int
@@ -30,7 +30,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """One topic; its id tells a topic from another one made later under the same name."""
+    """One topic; its id distinguishes it from a topic made later under the same name."""
 
     name: str
     topic_id: UUID
@@ -43,9 +43,9 @@ class ClusterInfo:
     """A snapshot of a cluster.
 
     Attributes:
-        topics: What was asked for, and may be described.
-        errors: Why not, of what was asked for by name.
-        seen_at: Monotonic: nothing in it is older.
+        topics: The requested topics that may be described.
+        errors: Why a requested topic is missing, by its name.
+        seen_at: When the snapshot was requested, in monotonic seconds: nothing in it is older.
     """
 
     cluster_id: str
@@ -66,9 +66,9 @@ class ClusterInfo:
 
 
 def cluster_info(answer: Any, *, seen_at: float) -> ClusterInfo:
-    """What a broker has answered to a Metadata request, of kafka-python's making.
+    """The snapshot in a Metadata answer that kafka-python has decoded.
 
-    A topic without a leader is one; a topic with any other error is left out, and its error kept.
+    A topic without a leader (LEADER_NOT_AVAILABLE) is kept; one with any other error is only in ``errors``.
     """
     topics: dict[str, TopicInfo] = {}
     errors: dict[str, TwinsiteError] = {}
@@ -88,9 +88,9 @@ def cluster_info(answer: Any, *, seen_at: float) -> ClusterInfo:
 
 
 def newer_leaders(known: ClusterInfo, told: ClusterInfo) -> ClusterInfo:
-    """What was told, but of each partition the newer leader epoch: a broker that is cut off tells old things.
+    """``told``, but for each partition the newer leader epoch: a broker that is cut off gives stale answers.
 
-    Only of the same topic; leader epochs of another one of its name begin anew.
+    Only where the topic id is the same: the leader epochs of a topic that was made again start over.
     """
     return replace(told, topics={name: _newer(known.topics.get(name), t) for name, t in told.topics.items()})
 

@@ -1,7 +1,7 @@
 """Kafka's compression codecs, with a bound on what comes out.
 
-Only the slow path inflates anything. A bomb ends in UnreadableBatch, not in an
-exhausted machine: no function here returns more than it was allowed to.
+Only the slow path inflates anything. A decompression bomb ends in a CodecError, not
+in an exhausted machine: no function here inflates to more than it is allowed to.
 
 Sources: Kafka's ``CompressionType``; the lz4 frame format (independent blocks, as
 Kafka's Java reader insists); snappy-java's stream framing ("xerial").
@@ -31,11 +31,12 @@ class CodecError(ValueError):
 
 
 def inflate(codec: int, data: memoryview, bytes_max: int, *, old_lz4: bool = False) -> bytes:
-    """Decompress.
+    """Decompress. Data without compression is returned as it is, whatever the bound.
 
     Args:
         codec: The codec bits of a batch's attributes.
-        bytes_max: More than this is refused; if it is negative, everything: decoders take that for no bound.
+        bytes_max: More than this is refused. A negative bound refuses everything: to decoders it would mean
+            no bound.
         old_lz4: The data is of message format v0, whose lz4 frames carry a wrong header checksum.
 
     Raises:
@@ -66,13 +67,14 @@ def deflate(codec: int, data: BytesLike) -> bytes:
 
 
 def deflate_harder(codec: int, data: BytesLike) -> bytes:
-    """Compress as small as clients do that are told a high level, which takes ten times as long and more."""
+    """Compress as clients do that are set to a high level: it takes ten times as long or more."""
     return _HARDER.get(codec, _DEFLATERS[codec])(data)
 
 
 def _gunzip(data: bytes, bytes_max: int) -> bytes:
-    """All members one after the other, in bites: of thousands of them the rest would be copied for each. What
-    follows the last is ignored, as Java does.
+    """All members in sequence, in bites: else the rest would be copied for each of thousands of members.
+
+    What follows the last member is ignored, as in Java.
     """
     out = bytearray()
     reader = zlib.decompressobj(wbits=31)
@@ -97,20 +99,20 @@ def _gzip(data: BytesLike, level: int = zlib.Z_DEFAULT_COMPRESSION) -> bytes:
 
 GZIP_HEAD_BYTES = 10
 _GZIP_LEVELS = {2: 9, 4: 1}
-"""What RFC 1952 has a header say of the level. Java says nothing of it."""
+"""The level that a header states in its byte 8 (XFL, RFC 1952). Java states none."""
 _GZIP_LEVEL = 6
 
 
 def is_plain_gzip(data: memoryview) -> bool:
-    """Whether data begins with a header of ten bytes: no file name or the like stands in it."""
+    """Whether data begins with a gzip header of ten bytes, without a file name or other optional fields."""
     return data[:4] == _GZIP_MAGIC + b"\x08\x00" and len(data) > GZIP_HEAD_BYTES
 
 
 def gzip_behind(head: bytes, data: BytesLike) -> bytes:
-    """Compress as zlib does, behind the header of another encoder: each names its system there.
+    """Compress as zlib does, after the header of another encoder: each encoder names its system there.
 
     Args:
-        head: Of ten bytes.
+        head: The header, ten bytes; the level that it states is used.
     """
     level = _GZIP_LEVELS.get(head[8], _GZIP_LEVEL)
     writer = zlib.compressobj(level, wbits=-15)
@@ -119,7 +121,7 @@ def gzip_behind(head: bytes, data: BytesLike) -> bytes:
 
 
 def is_xerial(data: memoryview) -> bool:
-    """Whether it is in blocks of snappy-java, as Kafka's Java clients write."""
+    """Whether the data is framed in snappy-java's blocks, as Kafka's Java clients write it."""
     return data[: len(_XERIAL_HEADER)] == _XERIAL_HEADER
 
 
@@ -170,7 +172,7 @@ def _lz4(data: BytesLike, level: int = 0) -> bytes:
 
 
 def _unzstd(data: bytes, bytes_max: int) -> bytes:
-    """All frames one after the other, in small bites: a bite may become 32 MiB before it is counted."""
+    """All frames in sequence, in small bites: one bite may become 32 MiB before it is counted."""
     out = bytearray()
     reader = zstandard.ZstdDecompressor().decompressobj()
     at = 0
@@ -190,7 +192,7 @@ def _zstd(data: BytesLike, level: int = 3) -> bytes:
 
 
 def _mend_old_lz4(data: bytes) -> bytes:
-    """Put the right header checksum in: Kafka's first lz4 writer computed it over the magic as well."""
+    """Put in the right header checksum: Kafka's first lz4 writer computed it over the magic as well."""
     if len(data) < 7:
         return data
     size = 6 + (8 if data[4] & 0x08 else 0)

@@ -1,7 +1,7 @@
-"""The connections to one cluster, by broker and lane: which there are, what they have carried, who was heard.
+"""The connections to one cluster, by broker and lane: what they have carried, and which brokers answer.
 
-None is opened here, and nothing is waited for. One that has ended stays until another takes its place or its
-broker is gone: it tells which brokers have fallen silent.
+Nothing is opened or awaited here. A closed connection stays until another replaces it or its broker leaves
+the cluster: it shows which brokers have fallen silent.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address
 
 ANY = -1
-"""Stands for the id of a broker that is asked by its address: what several know."""
+"""In place of a broker id: a broker that is asked by its address, for what any broker knows."""
 
 CONTROL, PROMPT = "control", "prompt"
-"""The connection to a broker for questions of all kinds; and one for those that do not take long."""
+"""The connection to a broker for requests of all kinds, and the one for those that do not take long."""
 CHANGES, DELETIONS = "changes", "deletions"
-"""One for what is to be changed, which a broker passes on to the controller; and one for records that are to
-be deleted, for which it waits for other replicas. Nothing else there is answered meanwhile.
+"""The connection for changes, which a broker forwards to the controller, and the one for deleting records,
+for which it waits for other replicas. Until then the broker answers nothing else there.
 """
 WAITING = frozenset({CHANGES, DELETIONS})
-"""Where a broker that lets something wait may be waiting for another one."""
+"""Lanes on which a broker that does not answer may itself be waiting for another broker."""
 SILENT_SECONDS = 3.0
-"""A broker that lets a question wait for so long is asked nothing that others can answer."""
+"""A broker that leaves a request unanswered for longer is not asked what others can answer."""
 
 Key = tuple[int, str]
-"""The broker and the lane; for ``ANY`` the address stands in place of the lane."""
+"""The broker and the lane; for ``ANY`` the address instead of the lane."""
 
 
 class ConnectionPool:
-    """Of one cluster."""
+    """The connections to one cluster."""
 
     def __init__(self) -> None:
         self._connections: dict[Key, Connection] = {}
         self._bytes_before = (0, 0)
         self._missed_at: dict[Address, float] = {}
-        """When a connection was wanted last that had ended."""
+        """When a closed connection was last asked for, in monotonic seconds."""
 
     def close(self) -> None:
         """Close all of them."""
@@ -46,7 +46,7 @@ class ConnectionPool:
             connection.close()
 
     def get(self, key: Key) -> Connection | None:
-        """The one to use; None where there is none, or it has ended."""
+        """The connection to use; None if there is none, or it is closed."""
         kept = self._connections.get(key)
         if kept is None or not kept.closed:
             return kept
@@ -54,15 +54,15 @@ class ConnectionPool:
         return None
 
     def keep(self, key: Key, opened: Connection) -> Connection:
-        """Use this one from now on; the one before it has ended."""
+        """Use this connection from now on; the one that it replaces must have ended."""
         replaced = self._connections.pop(key, None)
         if replaced is not None:
             self.count_in(replaced)
-        self._connections[key] = opened  # behind all that were made before
+        self._connections[key] = opened  # last: certificate_valid_until relies on the order
         return opened
 
     def forget_gone(self, nodes: Collection[int], addresses: Collection[Address]) -> None:
-        """Close those to brokers that have left the cluster, or to addresses that are nobody's any more."""
+        """Close the connections to brokers that have left the cluster, and to addresses no longer in use."""
         here = {str(address) for address in addresses}
         for key in [(node, lane) for node, lane in self._connections if node not in nodes]:
             if key[0] == ANY and key[1] in here:
@@ -74,22 +74,22 @@ class ConnectionPool:
     # -- what they carry -------------------------------------------------------------------------
 
     def count(self, received: int, sent: int) -> None:
-        """So many bytes more have gone between us and the cluster, on ways that are none of these."""
+        """Add bytes that were received from and sent to the cluster by connections that are not in here."""
         before = self._bytes_before
         self._bytes_before = (before[0] + received, before[1] + sent)
 
     def count_in(self, gone: Connection) -> None:
-        """What a connection has carried that is none of these, or not any more."""
+        """Add the bytes of a connection that is not, or no longer, in here."""
         self.count(gone.bytes_received, gone.bytes_sent)
 
     @property
     def bytes_received(self) -> int:
-        """What all of them have received, those that have ended included."""
+        """Bytes received over all of them, closed ones included."""
         return self._bytes_before[0] + sum(c.bytes_received for c in self._connections.values())
 
     @property
     def bytes_sent(self) -> int:
-        """What all of them have sent, those that have ended included."""
+        """Bytes sent over all of them, closed ones included."""
         return self._bytes_before[1] + sum(c.bytes_sent for c in self._connections.values())
 
     @property
@@ -99,8 +99,9 @@ class ConnectionPool:
 
     @property
     def certificate_valid_until(self) -> float | None:
-        """When the first of the certificates that brokers have shown expires, in seconds since 1970; of each
-        address the one that was shown last.
+        """When the first of the brokers' certificates expires, in seconds since 1970; None if none was shown.
+
+        Of each address the one that was shown last counts.
         """
         ends = {
             connection.address: end
@@ -112,12 +113,13 @@ class ConnectionPool:
     # -- who was heard ---------------------------------------------------------------------------
 
     def silent(self) -> set[Address]:
-        """Brokers that leave a question unanswered, or were not heard since a connection to them ended."""
+        """Brokers that leave a request unanswered, or have not answered since a connection to them ended."""
         return self._owing() | self._lost(self._heard())
 
     def silence(self) -> dict[Address, float]:
-        """Those of them from which somebody wants something, with when each was heard last, in monotonic
-        seconds, if only with a piece of an answer.
+        """The silent brokers from which something is wanted, each with when it was last heard.
+
+        In monotonic seconds; a part of an answer counts as heard.
         """
         heard, owing = self._heard(), self._owing()
         missed = {one for one in self._lost(heard) if self._missed_at.get(one, 0.0) > heard[one]}
@@ -135,9 +137,10 @@ class ConnectionPool:
         return {c.address for c in self._not_waiting() if (c.closed_at or 0.0) > heard[c.address]}
 
     def heard_last(self, but: Collection[Address]) -> Connection | None:
-        """Of the connections on which nothing is on its way, one to the broker that was heard last.
+        """An idle connection to the broker that answered most recently; None if no connection is idle.
 
-        Those that may be used in our turn only are not for questions, and some questions take long.
+        Brokers that are silent, or in ``but``, come last. Guarded connections are left out, since they may be
+        used only in our turn; so are the lanes for requests that must not wait, or that wait for others.
         """
         heard, silent = self._heard(), {*self.silent(), *but}
         for_all = [c for (_, lane), c in self._connections.items() if lane not in {PROMPT, *WAITING}]
@@ -153,6 +156,6 @@ class ConnectionPool:
 
 
 def speaks(connection: Connection) -> bool:
-    """Whether an answer is coming: over a slow link a long one takes its time."""
+    """Whether an answer is arriving: over a slow link a long one takes time."""
     at = connection.arriving_at
     return at is not None and time.monotonic() - at < SILENT_SECONDS

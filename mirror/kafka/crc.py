@@ -1,4 +1,4 @@
-"""CRC-32C beyond checking: what a CRC becomes when bits at the beginning of the data are turned.
+"""CRC-32C beyond checking: what a CRC becomes when bits at the beginning of the data are flipped.
 
 A CRC is linear over the bits of its data. Its remainder after ``n`` zero bytes is the remainder before, times
 ``x**(8n)`` modulo the polynomial: a fixed map of 32 bits to 32, which four tables of 256 entries hold.
@@ -14,7 +14,7 @@ from functools import lru_cache
 from crc32c import crc32c
 
 STRIDE_BYTES = 4096
-"""So many zeros and more go by table; what is left is a run of the CRC itself."""
+"""Zeros go by table in multiples of this; the rest goes through the CRC itself."""
 STRIDES_MAX = 64
 _ZEROS = memoryview(bytes(STRIDES_MAX * STRIDE_BYTES))
 _ALL_BITS = 0xFFFFFFFF
@@ -24,8 +24,9 @@ Tables = tuple["array[int]", "array[int]", "array[int]", "array[int]"]
 
 
 def difference_at_end(difference: int, size: int) -> int:
-    """By how much two CRCs differ that differed by so much before the same ``size`` bytes followed, whatever
-    these are: it is what as many zeros make of a remainder.
+    """The difference of two CRCs after the same ``size`` bytes, given their difference before them.
+
+    The bytes themselves do not matter: the result is what as many zeros make of a remainder.
     """
     strides, rest = size // STRIDE_BYTES, size % STRIDE_BYTES
     while strides:
@@ -44,7 +45,7 @@ def difference_at_end(difference: int, size: int) -> int:
 
 @lru_cache(maxsize=STRIDES_MAX)
 def _tables(strides: int) -> Tables:
-    """What so many strides of zeros make of a remainder."""
+    """What this many strides of zeros make of a remainder."""
     zeros = _ZEROS[: strides * STRIDE_BYTES]
     of_bit = [int(crc32c(zeros, 1 << bit ^ _ALL_BITS) ^ _ALL_BITS) for bit in range(32)]
     return tuple(_table(of_bit[at : at + 8]) for at in (0, 8, 16, 24))  # type: ignore[return-value]

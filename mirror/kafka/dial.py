@@ -1,9 +1,8 @@
-"""The way to a broker: a TCP connection, and TLS on top of it where the settings ask for it.
+"""Connects to a broker: TCP, and TLS on top of it where the settings ask for it.
 
-Every address of a name is tried in turn, one that is silent for its share of the time. Where one side does
-not trust the other that is said at once: a handshake that fails is looked into, so that the error says which
-side it was, and why. Where relays stand between, the connection is one to a relay, which has made it one to
-the broker.
+The addresses of a host name are tried in turn; a silent one gets its share of the time. When one side does
+not trust the other, no further address is tried: the failed handshake is examined, so that the error says
+which side it was, and why. With relays the connection goes to a relay, which connects it to the broker.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from mirror.kafka.resolving import resolve
 from mirror.kafka.security import Security, explain_handshake_error
 
 REACH_SECONDS_MIN = 2.0
-"""An address, or a relay, has so long, or half of what there is for all: a good one over a long way takes
-its time.
+"""An address, or a relay, gets at least this long, or half of the time for all: a good one that is far away
+needs it.
 """
 Ask = Callable[[socket.socket, str], Awaitable[None]]
-"""Asks a relay, by its address, for something over a connection to it."""
+"""Asks a relay for something over a connection to it; called with the socket and the relay's address."""
 
 
 class Address(NamedTuple):
@@ -47,7 +46,7 @@ class Address(NamedTuple):
 
 
 class Relays:
-    """Relays of which any one will do; the one that did last is asked first."""
+    """Relays of which any one will do; the one that worked last is asked first."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._addresses = list(addresses)
@@ -56,7 +55,7 @@ class Relays:
         return address in self._addresses
 
     def in_turn(self) -> list[Address]:
-        """All of them, in the order in which they are to be tried."""
+        """All of them, in the order in which to try them."""
         return list(self._addresses)
 
     def failed(self, relay: Address) -> None:
@@ -70,9 +69,9 @@ class ConnectionOptions:
     """How connections of one cluster are made.
 
     Attributes:
-        request_timeout_seconds: After this long without a byte, while an answer is due, the connection is
-            closed; also when an answer takes ten times as long, though its bytes keep coming.
-        relays: Through which its brokers are reached; None where they are reached themselves.
+        request_timeout_seconds: The connection is closed after this long without a byte while an answer is
+            due; also when an answer takes ten times as long although its bytes keep coming.
+        relays: Those through which the brokers are reached; None: directly.
     """
 
     security: Security = field(default_factory=Security)
@@ -85,13 +84,15 @@ class ConnectionOptions:
 async def dial(address: Address, options: ConnectionOptions) -> socket.socket:
     """A connected, non-blocking socket; TLS is established where the settings ask for it.
 
+    The caller limits the time: the last address of a broker is tried without a limit.
+
     Args:
-        address: Of a broker; or of a relay, which then chooses one.
+        address: Of a broker; or of a relay, which then chooses a broker.
 
     Raises:
         ConnectionFailedError: The name has no address, or nobody answers at any of them.
         AuthenticationError: One side does not accept the other's certificate.
-        UnsupportedVersionError: The relay says that it is of another version.
+        UnsupportedVersionError: A relay says that it is of another version.
     """
     if options.relays is None:
         return await _reach(address, options, options.connect_timeout_seconds)
@@ -104,13 +105,13 @@ async def dial(address: Address, options: ConnectionOptions) -> socket.socket:
 
 
 async def dial_relay(ask: Ask, options: ConnectionOptions) -> tuple[socket.socket, Address]:
-    """A connection to the first of the relays that does what it is asked for, and which that is.
+    """A connection to the first relay that does what ``ask`` asks for, and the address of that relay.
 
     Raises:
-        ConnectionFailedError: None of them does, and one at least cannot be reached just now.
-        OthersTooOldError: Likewise, and those that can be are of another version.
-        AuthenticationError: One side does not accept the other's certificate, at all of them.
-        UnsupportedVersionError: They say that they are of another version.
+        ConnectionFailedError: None does, and at least one cannot be reached just now.
+        OthersTooOldError: Likewise, and at least one other is of another version.
+        AuthenticationError: One side does not accept the other's certificate, at the first relay tried.
+        UnsupportedVersionError: The first relay tried says that it is of another version.
     """
     assert options.relays is not None
     failures: list[ConnectionFailedError | AuthenticationError | UnsupportedVersionError] = []
@@ -130,7 +131,7 @@ async def dial_relay(ask: Ask, options: ConnectionOptions) -> tuple[socket.socke
 
 
 async def dial_one_relay(relay: Address, ask: Ask, options: ConnectionOptions) -> socket.socket:
-    """A connection to this relay, which does what it is asked for.
+    """A connection to this relay, which does what ``ask`` asks for.
 
     Raises:
         TwinsiteError: As for :func:`dial_relay`.
@@ -139,14 +140,14 @@ async def dial_one_relay(relay: Address, ask: Ask, options: ConnectionOptions) -
 
 
 def _share(options: ConnectionOptions) -> float:
-    """The seconds that a relay has, of those there are for all: one that is silent leaves time for others."""
+    """The seconds that one relay gets of those for all: a silent one leaves time for the others."""
     seconds = options.connect_timeout_seconds
     relays = len(options.relays.in_turn()) if options.relays else 1
     return max(seconds / relays, min(REACH_SECONDS_MIN, seconds / 2))
 
 
 async def _through(relay: Address, ask: Ask, options: ConnectionOptions, seconds: float) -> socket.socket:
-    """A connection to a relay that does what it is asked for, within so many seconds."""
+    """A connection to a relay that does what ``ask`` asks for, within ``seconds``."""
     try:
         async with asyncio.timeout(seconds):
             sock = await _reach(relay, options, seconds)
@@ -161,11 +162,11 @@ async def _through(relay: Address, ask: Ask, options: ConnectionOptions, seconds
 
 
 async def _reach(address: Address, options: ConnectionOptions, seconds: float) -> socket.socket:
-    """A socket to the first of its addresses where there is an answer.
+    """A socket to the first address of the host that answers.
 
     Args:
-        seconds: What there is for all of them: one that is silent leaves time for those behind it. With the
-            last one it is the caller's to give up.
+        seconds: For all addresses together: a silent one leaves time for those after it. The last one has no
+            limit here; the caller gives up.
     """
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + seconds
@@ -188,7 +189,7 @@ async def _reach(address: Address, options: ConnectionOptions, seconds: float) -
 
 
 async def _connect(way: tuple[Any, ...], address: Address, options: ConnectionOptions) -> socket.socket:
-    """A socket to one of its addresses.
+    """A socket to one address of the host.
 
     Args:
         way: One of those that :func:`mirror.kafka.resolving.resolve` has found.

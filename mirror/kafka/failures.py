@@ -1,4 +1,4 @@
-"""What brokers say no with: error codes by name and kind, and how what may go better later is tried again.
+"""Refusals of brokers: error codes by name and kind, and retries of what may succeed later.
 
 Sources: the Kafka protocol guide (error codes).
 """
@@ -21,13 +21,18 @@ from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
 AUTHORIZATION_CODES = frozenset({29, 30, 31, 53, 65})
 """TOPIC_, GROUP_, CLUSTER_, TRANSACTIONAL_ID_AUTHORIZATION_FAILED, DELEGATION_TOKEN_..."""
 STALE_METADATA_CODES = frozenset({3, 5, 6, 9, 56, 72, 74, 75, 100, 103})
-"""Answers that mean: the picture of the cluster is old, look at it again."""
+"""Codes that mean: our snapshot of the cluster is stale, read it again."""
 
 BeforeSleep = Callable[[RetryCallState], None]
 
 
 def broker_error(code: int, what: str, message: str | None = None) -> TwinsiteError:
-    """Name an error code a broker answered with; ``what`` says what was asked of what."""
+    """The error for a code that a broker answered with.
+
+    Args:
+        what: Which request to which cluster it was, for messages.
+        message: What the broker said about it.
+    """
     known = kafka.errors.for_code(code)
     name = getattr(known, "message", None) or known.__name__
     text = f"{what}: {name}" + (f" ({message})" if message else "")
@@ -39,7 +44,12 @@ def broker_error(code: int, what: str, message: str | None = None) -> TwinsiteEr
 def retrying(
     timeout_seconds: float, *, longest_pause_seconds: float = 2.0, before_sleep: BeforeSleep | None = None
 ) -> AsyncRetrying:
-    """Try again what is worth trying again, with growing, jittered pauses, for so long."""
+    """Retries errors that are ``retriable``, with growing, jittered pauses.
+
+    Args:
+        timeout_seconds: How long to begin new attempts; one that runs is not cut off. 0: one attempt.
+        before_sleep: Called after each failed attempt that is retried.
+    """
     return AsyncRetrying(
         retry=retry_if_exception(lambda e: isinstance(e, TwinsiteError) and e.retriable),
         wait=wait_random_exponential(multiplier=0.1, max=longest_pause_seconds),

@@ -1,8 +1,8 @@
 """Fetch: ask a broker for record batches, and read its answer without copying them.
 
-Version 13 of the API is used whatever newer ones a broker offers: from there on
+Version 13 of the API is used even where a broker offers newer ones. From 13 on
 partitions are named by topic id, so that an answer can never belong to another
-topic of the same name, and nothing that came later matters to a consumer.
+topic of the same name; nothing that came later matters to a consumer.
 
 A *fetch session* makes the broker remember what is wanted. A request then names
 only what has changed, and partitions without news cost nothing on either side.
@@ -50,7 +50,7 @@ class Key(NamedTuple):
 
 
 class Want(NamedTuple):
-    """From where a partition is read. ``-1`` as an epoch means: not known, do not check."""
+    """From where to read a partition. An epoch of -1 is not known, and not checked."""
 
     offset: int
     leader_epoch: int
@@ -61,7 +61,8 @@ class Want(NamedTuple):
 class Fetched(NamedTuple):
     """One partition's part of an answer; ``records`` are whole batches and perhaps a torn last one.
 
-    ``diverging`` is (epoch, end offset): the source's log holds nothing of that epoch beyond it.
+    ``diverging`` is (epoch, end offset): the source's log holds nothing of that epoch beyond it. ``aborted``
+    lists aborted transactions as (producer id, first offset).
     """
 
     key: Key
@@ -74,7 +75,7 @@ class Fetched(NamedTuple):
     records: memoryview
 
     def readable_end(self, isolation: Isolation) -> int:
-        """Where the broker lets a reader go; negative when it did not say."""
+        """How far the broker lets a reader read; negative if it did not say."""
         return self.last_stable_offset if isolation is Isolation.READ_COMMITTED else self.high_watermark
 
 
@@ -86,8 +87,10 @@ class FetchAnswer(NamedTuple):
 
     @property
     def says_nothing(self) -> bool:
-        """True where it does not even say that what it leaves out has nothing new: the request was refused,
-        as where the session is lost, or a quota is used up, and the broker left out all there is.
+        """Whether it says nothing, not even that the partitions it leaves out have nothing new.
+
+        True when the request was refused, for example because the session is lost, and when a quota is used
+        up and the broker left out everything.
         """
         return self.error_code != 0 or (self.throttle_ms > 0 and not self.partitions)
 
@@ -103,16 +106,16 @@ class FetchLimits:
 
 
 class FetchSession:
-    """What one broker remembers of our wishes, kept in step with what it was told.
+    """What one broker remembers of the partitions that we want, kept in step with the requests it got.
 
     One request at a time: the next may be made only after :meth:`answered` or :meth:`reset`.
     The cost of a request grows with what has changed, not with what is wanted.
 
     Attributes:
-        wanted: Everything that is wanted, and from where.
-        told: What the broker was told with the last request: its answer is for that.
-        heard: Of which of that it has told: an answer that leaves one of these out says that it is as it was.
-            Whoever takes the answers notes it; what the broker is told to forget is taken out.
+        wanted: Every partition that is wanted, and from where.
+        told: What the broker knew of that as of the last request: its answer is for these.
+        heard: Those of them for which it has answered: when an answer leaves one of these out, nothing has
+            changed there. The reader of the answers adds to it; forgotten partitions are removed here.
     """
 
     def __init__(self) -> None:
@@ -125,11 +128,12 @@ class FetchSession:
         self._epoch = 0
 
     def want(self, key: Key, want: Want, *, anew: bool = False) -> None:
-        """From now on read this partition, from there.
+        """Read this partition from now on, from there.
 
         Args:
-            anew: The broker is to answer whether there is news or not, as it does of what it did not know. Of
-                what it is still to forget it is told that first, and of the wish with the request after that.
+            anew: The broker must answer for it even without news, as for a partition new to the session. If
+                it has not been told yet to forget the partition, the next request tells it so, and the one
+                after that carries this wish.
         """
         self.wanted[key] = want
         self._changed.add(key)
@@ -137,7 +141,7 @@ class FetchSession:
             self._forgotten.discard(key)
 
     def forget(self, key: Key) -> None:
-        """From now on leave this partition alone."""
+        """Do not read this partition from now on."""
         if self.wanted.pop(key, None) is not None:
             self._changed.discard(key)
             self._forgotten.add(key)
@@ -164,7 +168,7 @@ class FetchSession:
     def answered(self, answer: FetchAnswer) -> bool:
         """Take note of an answer; False when it is an error other than a lost session.
 
-        A lost session begins anew with the next request.
+        After any error the next request begins a new session.
         """
         if answer.error_code:
             self.reset()
@@ -218,10 +222,10 @@ def decode_answer(body: memoryview) -> FetchAnswer:
 
 
 def decode_whole_answer(body: memoryview) -> FetchAnswer:
-    """Read a Fetch answer behind which nothing follows.
+    """Read a Fetch answer, and check that nothing follows it.
 
     Raises:
-        AnswerError: The bytes are not such an answer, or more than one.
+        AnswerError: The bytes are not such an answer, or go on after it.
     """
     answer, at = _decoded(body)
     if bytes(body[at : at + 2]) != b"\0":

@@ -1,7 +1,7 @@
-"""What is said on a connection before anything else: which versions a broker speaks, and who we are.
+"""The first requests on a connection: which versions a broker speaks, and who we are.
 
-Questions and answers only. When they are asked, again and again where a session ends, and what becomes of
-other requests meanwhile, is decided in ``session``.
+Requests and answers only. When to authenticate again before a session ends, and what becomes of other
+requests meanwhile, is decided in ``session``.
 
 Sources: KIP-511 (client name and version), KIP-43 and KIP-152 (SASL in Kafka).
 """
@@ -21,17 +21,17 @@ from mirror.kafka.security import SaslExchange, Security
 UNSUPPORTED_VERSION = 35
 
 Versions = dict[int, tuple[int, int]]
-"""Of each API, by its key, the lowest and the highest version that is spoken."""
+"""The lowest and the highest version that the broker speaks of each API, by API key."""
 
 
 async def ask_versions(ask: Callable[[Any, int], Awaitable[Any]], where: str) -> Versions:
     """Learn which versions of each API the broker speaks.
 
     Args:
-        ask: Sends a request in a version, and gives its answer.
+        ask: Sends a request in the given version, and returns its answer.
 
     Raises:
-        UnsupportedVersionError: It does not say.
+        UnsupportedVersionError: It answers with an error.
     """
     request = ApiVersionsRequest(client_software_name="twinsite", client_software_version=__version__)
     answer = await ask(request, 3)
@@ -48,16 +48,16 @@ async def authenticate(
     """Prove who we are, where the settings ask for it.
 
     Args:
-        ask: Sends a request in the highest version both sides speak, and gives its answer.
-        security: Prepared for it (:meth:`~Security.prepare`): nobody but the broker is waited for here.
-        again: Whether the broker has believed us before on this connection.
+        ask: Sends a request in the highest version both sides speak, and returns its answer.
+        security: Prepared already (:meth:`~Security.prepare`): only the broker is waited for here.
+        again: Whether we were authenticated before on this connection.
 
     Returns:
-        How long the broker believes it, in milliseconds; 0 when that has no end.
+        How long the session lasts, in milliseconds; 0 when it has no end.
 
     Raises:
-        AuthenticationError: The broker does not believe us, we do not believe it, or a secret is not there.
-        ConnectionFailedError: It does not take part in this again, and will on a new connection.
+        AuthenticationError: The broker does not accept us, we do not accept it, or a secret cannot be read.
+        ConnectionFailedError: It does not authenticate us again here; on a new connection it will.
     """
     try:
         exchange = security.sasl()

@@ -1,6 +1,6 @@
-"""One partition of one topic as a plain log: append a batch, read batches, ask for its ends.
+"""One partition of one topic as a plain log: append a batch, read batches, ask for its start and end.
 
-For the little the mirror keeps at the target itself; nothing here is hot.
+For the little state that the mirror keeps at the target; nothing here is hot.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ log = structlog.get_logger(__name__)
 
 PATIENCE_SECONDS = 30.0
 ANSWER_SECONDS = 10.0
-"""Longer than a disk that is busy takes for a batch, or a slow link for a long answer."""
+"""Longer than a busy disk takes for a batch, or a slow link for a long answer."""
 ARRIVING_SECONDS = 1.0
-"""So often it is looked whether more came of an answer for which that was not enough."""
+"""How often to check, once that time is over, whether an answer is still arriving."""
 LOOK_SECONDS_MAX = 0.25
 INFLATED_BYTES_MAX = 32 << 20
 """Far more than is written in one batch."""
@@ -43,16 +43,16 @@ CLOCK_HINT = (
     "the clock of this machine is far ahead of the broker's: set it right, or "
     "message.timestamp.type=LogAppendTime on the topic"
 )
-"""Topics made today have that setting."""
+"""The topics that this version makes have that setting."""
 
 FLUSHED = {"flush.messages": "1"}
-"""With this a broker syncs each batch to its disk; without, whenever the kernel does."""
+"""With this a broker syncs each batch to its disk; without it the kernel decides when."""
 
 T = TypeVar("T")
 
 
 class StateTopicError(TwinsiteError):
-    """The topic for the flow's state cannot keep it."""
+    """The topic for the flow's state would lose what is written to it."""
 
     exit_code = ExitCode.USAGE
     hint = "set cleanup.policy=compact on the topic, or give the flow another name"
@@ -62,9 +62,9 @@ class StateTopic(NamedTuple):
     """The topic for a flow's state, as it was found or made.
 
     Attributes:
-        made: That was done just now by us.
-        flushed: Whether brokers bring each batch to disk before they acknowledge it; None where its settings
-            may not be asked for or do not say, or somebody else has made it in this moment.
+        made: Whether we made it just now.
+        flushed: Whether brokers write each batch to disk before they acknowledge it; None if its settings
+            may not be read or do not say, or if somebody else made it at the same moment.
     """
 
     made: bool
@@ -73,12 +73,15 @@ class StateTopic(NamedTuple):
 
 
 class TopicLog:
-    """Partition 0 of a topic. Retries what is worth it.
+    """Partition 0 of a topic. Retries what may succeed later.
+
+    Every operation raises a TwinsiteError: the last one when its time is up, and at once one that retrying
+    does not help.
 
     Args:
-        patience_seconds: For how long. An answer may take so long as well, or ten seconds where that is more;
-            longer as long as something comes of one.
-        make: Makes the topic again where it was and is no more; None: it is an error.
+        patience_seconds: How long to retry. One operation may take that long in all, or ten seconds if that
+            is longer; more while an answer is still arriving.
+        make: Makes the topic again when it existed and is gone; None: that is an error.
     """
 
     def __init__(
@@ -97,19 +100,19 @@ class TopicLog:
         self._make = make
         self._took_too_long = False
         self._asked: Connection | None = None
-        """Over which connection it was read or written last."""
+        """The connection over which it was last read or written."""
 
     async def append(self, batch: bytes) -> int:
-        """Append one batch, acknowledged by all in-sync replicas; answers with its base offset.
+        """Append one batch, acknowledged by all in-sync replicas; returns its base offset.
 
         A batch whose answer was lost is sent again: the log may hold it twice.
         """
         return await self._patiently(lambda: self._append(batch))
 
     async def read(self, offset: int) -> bytes:
-        """Whole batches from ``offset`` on, as many as one answer holds; nothing at the end.
+        """Whole batches from ``offset`` on, as many as one answer holds; empty at the end of the log.
 
-        What the broker has compressed is inflated. A batch that cannot be is handed out as it is.
+        Compressed batches are inflated. A batch that is damaged or cannot be inflated is returned as it is.
         """
         return await self._patiently(lambda: self._read(offset))
 
@@ -162,7 +165,7 @@ class TopicLog:
                 if (await self._make()).made:
                     log.error("state_topic_made_again", topic=self._tp.topic)
                 await self._look_again()
-        elif self._took_too_long:  # another one may lead it by now; whoever is asked that may hang too
+        elif self._took_too_long:  # the leader may have moved; the broker asked for that may hang too
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS_MAX):
                     await self._look_again()
@@ -207,7 +210,7 @@ class TopicLog:
 
 @contextmanager
 def _reached(limit: asyncio.Timeout, seconds: float, *, unless: Callable[[], bool]) -> Iterator[None]:
-    """The limit is reached when the block has taken so long, or later: once this is not so."""
+    """Let ``limit`` expire when the block has taken ``seconds``, but not while ``unless`` is true."""
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle
 
@@ -234,16 +237,16 @@ def _plain(header: BatchHeader, view: memoryview) -> memoryview:
 
 
 async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: int) -> StateTopic:
-    """Make the topic, compacted and with one partition, if it is not there, and wait until it has a leader.
+    """Make the topic, compacted and with one partition, if it does not exist; wait until it has a leader.
 
-    Of three or more replicas all but one must have a record before it counts as written, and on disk: it is
-    written ahead of what it speaks of, and must not be what a power cut takes alone. A topic that is there
-    already keeps its settings; that it is compacted is checked where its settings may be asked for.
+    With three or more replicas, all but one must have a record, on disk, before it counts as written: state
+    is written ahead of what it describes, and a power cut must not take the state alone. An existing topic
+    keeps its settings; whether it is compacted is checked if its settings may be read.
 
     Raises:
         NotAuthorizedError: No CREATE, or no DESCRIBE, on the topic.
-        StateTopicError: The topic is there and would lose what is written to it.
-        BrokerError, ConnectionFailedError: It could not be made, or has had no leader for half a minute.
+        StateTopicError: The topic exists and would lose what is written to it.
+        BrokerError, ConnectionFailedError: It could not be made, or had no leader for half a minute.
     """
     if topic in (await cluster.describe_topics([topic])).topics:
         made, flushed = False, await _check_settings(cluster, topic)
@@ -259,13 +262,13 @@ async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: i
 
 
 async def _make(cluster: Cluster, topic: str, replication_factor: int) -> tuple[bool, bool | None]:
-    """Make the topic, flushed where brokers let it be; answers as :class:`StateTopic`."""
+    """Make the topic, flushed if the brokers allow it; returns ``made`` and ``flushed`` of StateTopic."""
     configs = {
         "cleanup.policy": "compact",
         "min.cleanable.dirty.ratio": "0.1",
         "min.insync.replicas": str(max(1, replication_factor - 1)),
         "compression.type": "producer",
-        "message.timestamp.type": "LogAppendTime",  # from Kafka 4.0 on an hour ahead is refused
+        "message.timestamp.type": "LogAppendTime",  # Kafka 4.0 refuses timestamps an hour ahead
     }
     make = partial(create_topic, cluster, topic, partitions=1, replication_factor=replication_factor)
     flushed = True
@@ -279,7 +282,11 @@ async def _make(cluster: Cluster, topic: str, replication_factor: int) -> tuple[
 
 
 async def _check_settings(cluster: Cluster, topic: str) -> bool | None:
-    """Answers as :attr:`StateTopic.flushed`."""
+    """Check that an existing topic is compacted; returns :attr:`StateTopic.flushed`.
+
+    Raises:
+        StateTopicError: It is not.
+    """
     settings = (await describe_configs(cluster, [topic]))[topic]
     if isinstance(settings, NotAuthorizedError):
         return None

@@ -1,4 +1,4 @@
-"""Sockets that do not block, plain or under TLS, before anybody has made a protocol of them."""
+"""Reads and writes on non-blocking sockets, plain or TLS, before a protocol takes them over."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def ready(sock: socket.socket, *, for_reading: bool) -> None:
-    """Wait until something can be read from a socket, or written to it."""
+    """Wait until a socket can be read, or written."""
     loop = asyncio.get_running_loop()
     waiting: asyncio.Future[None] = loop.create_future()
     add, remove = (
@@ -65,7 +65,7 @@ async def send_all(sock: socket.socket, data: bytes) -> None:
 
 
 async def receive(sock: socket.socket, most: int) -> bytes:
-    """What has come, as soon as something has; nothing where the other side has ended the connection.
+    """Bytes, as soon as some have come, at most ``most``; empty if the other side closed the connection.
 
     Raises:
         OSError: The connection broke.
@@ -74,7 +74,7 @@ async def receive(sock: socket.socket, most: int) -> bytes:
 
 
 async def receive_into(sock: socket.socket, room: memoryview) -> int:
-    """How many bytes have come, as soon as some have; none where the other side has ended the connection.
+    """How many bytes were received into ``room``, as soon as some have come; 0 if the other side closed.
 
     Raises:
         OSError: The connection broke.

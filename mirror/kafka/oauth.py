@@ -1,8 +1,8 @@
-"""Bearer tokens from an authorisation server, kept until they are about to end.
+"""Bearer tokens from an authorisation server, kept until they are about to expire.
 
 The OAuth 2.0 client credentials grant: client id and secret go to the token
-endpoint, a token that lives for some minutes comes back. No redirect is
-followed, so that the secret goes nowhere but where the settings say.
+endpoint, a token that is valid for some minutes comes back. Redirects are not
+followed, so that the secret goes only where the settings say.
 
 Sources: RFC 6749 §4.4 and §5, KIP-768.
 """
@@ -35,15 +35,15 @@ Failure = AuthenticationError | ConnectionFailedError
 """Why there is no new token."""
 ANSWER_BYTES_MAX = 1024 * 1024
 RENEW_AFTER_SHARE = 0.8
-"""A token is replaced after this share of its life; the rest covers a slow authorisation server."""
+"""A token is replaced after this share of its lifetime; the rest covers a slow authorisation server."""
 LIFETIME_SECONDS_DEFAULT = 300.0
-"""Assumed where the answer does not say how long the token lives; one that ends before says so itself."""
+"""Assumed if the answer states no lifetime; an earlier expiry in the token itself counts."""
 PATIENCE_SECONDS = 1.0
-"""How long a connection waits for a new token while the old one is good."""
+"""How long a connection waits for a new token while the old one is valid."""
 KEPT_SECONDS_MIN = 5.0
-"""A token that brokers refuse is kept for so long."""
+"""A younger token is kept even if brokers refuse it."""
 RETRY_AFTER_SECONDS = 5.0
-"""So long after a request that failed there is no other while the old token is good."""
+"""How long after a failed request the next one is made, while the old token is valid."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -55,6 +55,9 @@ class TokenEndpointOptions:
         url: The token endpoint; ``https``, plain ``http`` on this machine only.
         ca_file: Authorities that may sign its certificate; the system's if not given.
         timeout_seconds: For the whole request.
+
+    Raises:
+        ValueError: The url is neither.
     """
 
     url: str
@@ -71,7 +74,7 @@ class TokenEndpointOptions:
 
 
 class Token(NamedTuple):
-    """A token and the moments, on the monotonic clock, when it was asked for, is to be replaced, and ends."""
+    """A token, and when it was requested, is to be replaced, and expires, on the monotonic clock."""
 
     value: str
     asked_at: float
@@ -80,11 +83,11 @@ class Token(NamedTuple):
 
 
 class TokenEndpoint:
-    """Gives the current token, asking for a new one when the old one is about to end, or a broker refused it.
+    """Gives the current token; requests a new one when that is about to expire, or a broker refused it.
 
     Args:
         clock: Monotonic, in seconds.
-        wall_clock: In seconds since 1970, as the ends of tokens are.
+        wall_clock: In seconds since 1970, in which tokens state their expiry.
     """
 
     def __init__(
@@ -106,30 +109,31 @@ class TokenEndpoint:
         """The token that :meth:`renew` got.
 
         Raises:
-            AuthenticationError: There is none yet.
+            AuthenticationError: None was requested yet.
         """
         if self._token is None:
             raise AuthenticationError(f"{self._options.url}: no token was asked for yet")
         return self._token.value
 
     def refused(self) -> None:
-        """A broker has refused the token: it is replaced before the next one is needed.
+        """A broker has refused the token: the next :meth:`renew` replaces it.
 
         The issuer's keys may have changed, or the machine was suspended. A token that is a few seconds old is
-        kept: where another would not help, the authorisation server is not asked for each connection.
+        kept: where another one would not help, every connection would ask the authorisation server.
         """
         token, now = self._token, self._clock()
         if token is not None and now >= token.asked_at + KEPT_SECONDS_MIN:
             self._token = token._replace(renew_at=now)
 
     async def renew(self) -> None:
-        """See to it that there is a token with life left in it.
+        """Make sure that there is a valid token.
 
-        While the authorisation server is away, or slow, the last token serves until it ends. However many
-        want a new one, it is asked once; whoever gives up waiting does not end the request for the others.
+        While the authorisation server is unreachable or slow, the last token serves until it expires. Callers
+        share one request; one that stops waiting does not cancel it for the others.
 
         Raises:
-            AuthenticationError: The authorisation server does not accept us.
+            AuthenticationError: The authorisation server does not accept us, or the client secret or the CA
+                file cannot be used.
             ConnectionFailedError: It cannot be reached, or its answer makes no sense.
         """
         now, token = self._clock(), self._token
@@ -145,7 +149,7 @@ class TokenEndpoint:
             raise failure
 
     async def _replaced(self) -> Failure | None:
-        """Ask for a new token; gives why there is none."""
+        """Request a new token; returns why there is none."""
         try:
             self._token = await self._ask(self._clock())
         except (AuthenticationError, ConnectionFailedError) as error:
@@ -155,7 +159,7 @@ class TokenEndpoint:
         return None
 
     def _warn(self, error: Failure) -> None:
-        """Where the old token still serves nobody else says that there is no new one."""
+        """Log it while the old token still serves: no caller gets the error then."""
         left = self._token.expires_at - self._clock() if self._token is not None else 0.0
         if left > 0:
             key, reason = type(error).__name__, str(error)
@@ -164,7 +168,7 @@ class TokenEndpoint:
             )
 
     async def _ask(self, now: float) -> Token:
-        import aiohttp  # takes a tenth of a second, which only those wait for who need it
+        import aiohttp  # takes a tenth of a second: only when it is needed
 
         options = self._options
         try:
@@ -221,15 +225,15 @@ def _token(url: str, status: int, body: bytes, now: float, wall_now: float) -> T
     if not isinstance(value, str) or lifetime is None:
         raise ConnectionFailedError(f"{url}: the answer holds no token")
     own = (token_expires_at(value) or 0.0) - wall_now
-    if own > 0:  # else it says nothing, or this machine's clock is wrong: a token just given has not ended
+    if own > 0:  # else it states no end, or our clock is wrong: a token just issued has not expired
         lifetime = min(lifetime, own)
     return Token(value, now, now + RENEW_AFTER_SHARE * lifetime, now + lifetime)
 
 
 def _seconds(stated: object) -> float | None:
-    """A lifetime as it was stated; the default where none was, None where that is no number of seconds.
+    """A stated lifetime in seconds; the default if none is stated, None if it is not a number.
 
-    A number, says the RFC; some servers put it in quotes.
+    The RFC asks for a number; some servers put it in quotes.
     """
     if stated is None:
         return LIFETIME_SECONDS_DEFAULT

@@ -1,7 +1,7 @@
-"""Questions about partitions, asked of their leaders, many partitions a request.
+"""Requests about partitions, sent to their leaders, many partitions per request.
 
-Each function answers for every partition it was asked about: with a value, or
-with the error that stood in its way. Nothing is left out in silence.
+Each function returns an entry for every partition: a value, or the error that
+prevented it. None is left out silently.
 
 Sources: KIP-79 and KIP-207 (ListOffsets), KIP-664 (DescribeProducers), KIP-107
 (DeleteRecords), KIP-98 (WriteTxnMarkers).
@@ -32,10 +32,10 @@ EARLIEST = -2
 LATEST = -1
 CONSUMER = -1
 DEBUGGER = -2
-"""The replica id that is told the log end offset instead of the high watermark."""
+"""The replica id that gets the log end offset instead of the high watermark."""
 
 SETTLE_SECONDS = 30.0
-"""How long leaders that move, or start, are waited for."""
+"""How long to wait for leaders that are moving or starting."""
 
 T = TypeVar("T")
 Answers = dict[TopicPartition, T | TwinsiteError]
@@ -66,8 +66,8 @@ async def list_offsets(
         timestamp: EARLIEST or LATEST.
         isolation: With READ_COMMITTED, LATEST is the last stable offset.
         replica_id: With DEBUGGER, LATEST is the log end offset, acknowledged or not.
-        leader: Who to ask; by default whoever the cluster's snapshot says.
-        lane: As :meth:`mirror.kafka.cluster.Cluster.call` has it.
+        leader: The id of the broker to ask; by default the leaders in the cluster's snapshot.
+        lane: As for :meth:`mirror.kafka.cluster.Cluster.call`.
     """
     topic_of = ListOffsetsRequest.ListOffsetsTopic
 
@@ -99,13 +99,13 @@ async def offsets_of_all(
     *,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, int]:
-    """The offsets of all partitions, for those who can conclude nothing while one of them is missing.
+    """The offsets of all partitions, for callers that can conclude nothing while one is missing.
 
-    They are asked for again, of the leaders of then, for as long as that can help and no longer than
-    ``SETTLE_SECONDS``: a broker may not know yet what it leads since a topic was made or a leader moved.
+    Missing ones are asked for again, of the current leaders, while that can help, for at most
+    ``SETTLE_SECONDS``: after a topic was made or a leader moved, a broker may not know yet what it leads.
 
     Raises:
-        TwinsiteError: One of them cannot be told; the first of those that waiting does not help.
+        TwinsiteError: An offset cannot be had. Errors that waiting does not help come first.
     """
     found: dict[TopicPartition, int] = {}
     async for attempt in retrying(SETTLE_SECONDS):
@@ -152,7 +152,7 @@ async def describe_producer(
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
 ) -> Answers[int]:
-    """Move the start of each log to the offset given; answers with where it now starts."""
+    """Move the start of each log to the offset given; returns where it starts now."""
     topic_of = DeleteRecordsRequest.DeleteRecordsTopic
 
     def partition(tp: TopicPartition) -> Any:
@@ -186,8 +186,8 @@ async def write_markers(
 
     All go to one broker, in one request. A lower coordinator epoch than one seen before is refused with
     TRANSACTION_COORDINATOR_FENCED, a lower producer epoch with INVALID_PRODUCER_EPOCH. The answer has one
-    entry for a producer id, and in it the outcome of each partition's last marker: neither an error nor
-    success says how many of several were appended.
+    entry per producer id, with the outcome of each partition's last marker: neither an error nor success
+    says how many of several were appended.
 
     Args:
         connection: To the leader of all these partitions; one for this purpose.
@@ -248,7 +248,7 @@ def _topics(tps: Sequence[TopicPartition]) -> Iterable[tuple[str, list[TopicPart
 def _grouped(
     tps: Sequence[TopicPartition], topic_of: Callable[..., Any], partition: Callable[[TopicPartition], Any]
 ) -> list[Any]:
-    """Partitions as requests name them: under their topics."""
+    """Partitions grouped by topic, as requests name them."""
     return [
         topic_of(name=topic, partitions=[partition(tp) for tp in of_topic])
         for topic, of_topic in _topics(tps)
@@ -256,7 +256,7 @@ def _grouped(
 
 
 def _read(answer: Any, out: Answers[T], what: str, value: Callable[[Any], T]) -> None:
-    """What an answer says of each partition: a value, or why there is none."""
+    """Note in ``out`` what an answer says of each partition: a value, or why there is none."""
     for topic in answer.topics:
         for p in topic.partitions:
             tp = TopicPartition(topic.name, p.partition_index)
@@ -297,13 +297,11 @@ async def _ask_leaders(
 
 
 def _leaderless(cluster: Cluster, tp: TopicPartition) -> TwinsiteError:
-    """Why there is nobody to ask: the cluster does not show the topic, or has no leader for the partition."""
+    """Why no broker can be asked: the topic cannot be described, or the partition has no known leader."""
     known = cluster.info.errors.get(tp.topic)
     if known is None:
         return ConnectionFailedError(f"{cluster.name}: no leader is known for {tp}")
-    return known.with_traceback(
-        None
-    )  # it may have been raised before, and is kept: not with what it passed by
+    return known.with_traceback(None)  # it is kept, and may have been raised before
 
 
 async def _ask(
@@ -314,7 +312,7 @@ async def _ask(
     read: Callable[[Any, Answers[T]], None],
     out: Answers[T],
 ) -> None:
-    """Ask one broker, and note what it says, or why it says nothing, of each of them."""
+    """Ask one broker, and note for each partition what it says, or why it says nothing."""
     try:
         read(await call(request(tps)), out)
     except TwinsiteError as error:

@@ -1,7 +1,7 @@
-"""The bytes of requests on their way to a broker, in pieces that are never joined.
+"""The bytes of requests that are to be sent to a broker, in pieces that are never joined.
 
-A request is a few short headers and, between them, record batches of up to megabytes. A plain socket is
-handed them as a list, TLS one after the other; so batches are copied by the kernel, or encrypted, only.
+A request is a few short headers and, between them, record batches of up to megabytes. A plain socket gets
+them as a list, a TLS socket one after the other; so only the kernel copies batches, or TLS encrypts them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Buffers = Sequence[memoryview | bytes]
 
 
 class WithheldError(OSError):
-    """What is left must not be sent any more."""
+    """The rest must not be sent any more."""
 
 
 class Outgoing:
-    """What one connection has still to send.
+    """What one connection still has to send.
 
     Attributes:
-        buffers: In the order in which they leave. They must not change before they have.
-        bytes_sent: What the socket has taken so far.
-        may_send: Asked right before the socket is given anything, also the rest of a request; None: always.
+        buffers: In sending order. They must not change before they are sent.
+        bytes_sent: How many bytes the socket has taken so far.
+        may_send: Asked right before each write to the socket, also for the rest of a request; None: always.
     """
 
     __slots__ = ("_sock", "_tls", "buffers", "bytes_sent", "may_send")
@@ -45,13 +45,13 @@ class Outgoing:
 
     @property
     def undelivered(self) -> bool:
-        """Whether something was to be sent that the broker's kernel does not have yet, or may not have."""
+        """Whether the broker's kernel lacks, or may lack, some of what was to be sent."""
         return bool(self.buffers) or unacknowledged_bytes(self._sock) != 0
 
     def take_back(self) -> None:
-        """Let what the kernel has not delivered go with the socket when that is closed.
+        """Make closing the socket discard what the kernel has not delivered.
 
-        Else the kernel goes on delivering, for minutes, what counts as lost.
+        Otherwise the kernel goes on delivering, for minutes, what counts as lost.
         """
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
@@ -59,9 +59,10 @@ class Outgoing:
         """Send all of it.
 
         Raises:
-            WithheldError: It may not be sent; a part may have been before.
-            OSError: The connection is lost; or, as for any non-blocking socket (BlockingIOError,
-                SSLWantReadError, SSLWantWriteError), it takes no more now, and the rest waits here.
+            WithheldError: It may not be sent any more; a part may have been sent before.
+            BlockingIOError, SSLWantReadError, SSLWantWriteError: The socket takes no more now; the rest
+                waits here.
+            OSError: The connection is lost.
         """
         if self._tls:
             self._send_tls()

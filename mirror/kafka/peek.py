@@ -1,4 +1,4 @@
-"""Look once at what stands at given offsets, outside any fetch session.
+"""Read once what is at given offsets, outside any fetch session.
 
 Sources: KIP-227 (requests outside sessions), KIP-74 (an answer brings one whole batch at least).
 """
@@ -34,16 +34,16 @@ OUTSIDE_SESSIONS = (0, -1)
 async def peek(
     connection: Connection, wants: Mapping[Key, Want], limits: FetchLimits = AT_ONCE
 ) -> Sequence[Fetched]:
-    """What one broker has of partitions told by topic id.
+    """What one broker has at the given offsets of partitions, named by topic id.
 
     Returns:
-        The partitions that have come with an error or with a whole batch. The others have nothing there, or
-        found no room in this answer: the first one asked for that has something always comes.
+        The partitions that came with an error, a divergence or a whole batch. The others have nothing there,
+        or did not fit into this answer: the first one asked for that has something always comes.
 
     Raises:
-        ConnectionFailedError: The broker does not answer, or with something else than an answer, or for the
-            sake of a quota with nothing.
-        BrokerError: It refuses the request as a whole; what it refuses of one partition is in that one.
+        ConnectionFailedError: No answer, an answer that cannot be read, or an empty one because of a quota.
+        BrokerError: It refuses the whole request; a refusal of one partition is in that partition's entry.
+        UnsupportedVersionError: It does not speak the version of Fetch that is used.
     """
     connection.version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
     request = encode_request(limits, session=OUTSIDE_SESSIONS, changed=wants, forgotten=())
@@ -58,7 +58,7 @@ async def peek(
 
 
 def _says_something(fetched: Fetched) -> bool:
-    """The last batch of an answer may be cut off; alone it says nothing."""
+    """Whether it says anything: the last batch of an answer may be cut off, and alone says nothing."""
     refused = fetched.error_code != 0 or fetched.diverging is not None
     return refused or next(walk(fetched.records), None) is not None
 
@@ -66,11 +66,11 @@ def _says_something(fetched: Fetched) -> bool:
 async def peek_at(
     cluster: Cluster, node: int, wants: Mapping[TopicPartition, Want], limits: FetchLimits = AT_ONCE
 ) -> dict[TopicPartition, Fetched]:
-    """The same for partitions of topics that are in the cluster's snapshot.
+    """As :func:`peek`, for partitions of topics in the cluster's snapshot, from the broker ``node``.
 
     Raises:
-        ConnectionFailedError: As above, or a topic is not in the snapshot just now.
-        BrokerError: As above.
+        ConnectionFailedError: As for :func:`peek`, or a topic is not in the snapshot now.
+        BrokerError, UnsupportedVersionError: As for :func:`peek`.
     """
     names = {_key(cluster, tp): tp for tp in wants}
     connection = await cluster.connection(node)
@@ -79,16 +79,15 @@ async def peek_at(
 
 
 async def closed_topics(cluster: Cluster, ends: Mapping[TopicPartition, int]) -> set[str]:
-    """The topics that may be described and not read: Read is missing.
+    """The topics that may be described but not read, for want of READ.
 
-    One partition of each is asked for what stands at its end, where nothing does.
+    One partition of each is read at its end, where there is nothing.
 
     Args:
         ends: Log ends of partitions that have a leader.
 
     Raises:
-        ConnectionFailedError: As above.
-        BrokerError: As above.
+        TwinsiteError: As for :func:`peek_at`.
     """
     one_each = {tp.topic: tp for tp in ends}
     closed: set[str] = set()

@@ -1,10 +1,10 @@
 """Record batches as bytes: walk over them, check them, make them ours.
 
-Format v2 has a header of 61 bytes in front of the records; the CRC-32C covers
+Format v2 has a header of 61 bytes before the records; the CRC-32C covers
 everything from the attributes on, so base offset and leader epoch may change
 freely. Formats v0 and v1 are recognised and handed out for the slow path.
 
-The cost is per batch, whatever is in it.
+The cost is per batch, not per record.
 
 Sources: KIP-98 (format v2), KIP-32 and KIP-31 (formats v0 and v1), KIP-110 (zstd),
 KIP-534 (delete horizon), Kafka's ``DefaultRecordBatch`` and ``EndTransactionMarker``.
@@ -49,15 +49,15 @@ _ATTRIBUTES = struct.Struct(">H")
 _PRODUCER = struct.Struct(">qhi")
 _PRODUCER_AT = 43
 _PRODUCER_END = 57
-"""Where the bytes end that sealing changes under the CRC: attributes and the producer's three fields."""
+"""End of the bytes under the CRC that sealing changes: attributes and the producer's three fields."""
 _FIRST_NULL_RECORD = b"\x0c\0\0\0\1\1\0"
 _NULL_BYTES_MAX = 16 << 20
-"""More than any padding is, inflated."""
+"""More than any padding inflates to."""
 _KEPT_ATTRIBUTES = 0xFFFF & ~(LOG_APPEND_TIME | TRANSACTIONAL | DELETE_HORIZON)
 
 
 class BatchHeader(NamedTuple):
-    """The header of a v2 batch, field by field. Of older formats only what is common is filled in."""
+    """The header of a v2 batch, field by field. For older formats only the common fields are filled in."""
 
     base_offset: int
     length: int
@@ -75,15 +75,15 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last one the batch stands for."""
+        """The offset after the last one that the batch covers."""
         return self.base_offset + self.last_offset_delta + 1
 
 
 def walk(records: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Each whole batch with its header and its bytes; a torn one at the end is left out.
+    """Yields the header and the bytes of each whole batch; a torn one at the end is left out.
 
-    A batch whose length cannot be true ends the walk with a header of magic -1, so that nobody takes what
-    follows for the end of the data.
+    A length that is too small to be true, or an unknown format, ends the walk with a header of magic -1 and
+    all that is left, so that nobody mistakes that for the end of the data.
     """
     at, end = 0, len(records)
     unpack = HEADER.unpack_from
@@ -132,12 +132,12 @@ def crc_matches(header: BatchHeader, view: memoryview) -> bool:
 def seal(view: memoryview, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
     """Rewrite a v2 batch in place for an idempotent produce request; the payload stays untouched.
 
-    Base offset becomes 0, leader epoch -1, the producer's fields ours; the bits that only a broker may set
-    are cleared. With the delete horizon's bit the base timestamp holds the horizon and the records'
-    deltas are relative to it, so clearing the bit leaves their times right.
+    Base offset becomes 0, leader epoch -1, the producer's fields ours. The bits for log append time,
+    transaction and delete horizon are cleared. With the delete horizon's bit the base timestamp holds the
+    horizon and the records' deltas are relative to it, so clearing the bit leaves their times right.
 
-    The CRC is carried over, not computed anew: what has happened to the payload since its producer or
-    broker wrote it, also in our memory, is still found by whoever checks it next.
+    The CRC is adjusted, not computed again: damage to the payload since its producer or broker wrote it,
+    also in our memory, is still detected by the next one to check it.
 
     Raises:
         ValueError: One of the producer's fields is negative: the broker would check nothing at all.
@@ -177,13 +177,15 @@ def build(
 
 
 def inflated(header: BatchHeader, view: memoryview, bytes_max: int) -> memoryview:
-    """A v2 batch as it is without compression, with a CRC of its own: see first that the old one matches.
+    """A v2 batch without its compression, with a new CRC: check the old one first.
+
+    A batch without compression is returned as it is.
 
     Args:
-        bytes_max: More than this is not inflated.
+        bytes_max: The most its records may inflate to.
 
     Raises:
-        CodecError: The records cannot be inflated.
+        CodecError: The records cannot be inflated, or become more than that.
     """
     codec = header.attributes & CODEC_BITS
     if not codec:
@@ -224,7 +226,7 @@ def null_batch(count: int, *, timestamp_ms: int) -> memoryview:
 
 
 def is_null_batch(header: BatchHeader, view: memoryview) -> bool:
-    """True for a batch that begins as one of :func:`null_batch`, whoever has compressed it anew since."""
+    """True for a batch that begins like one of :func:`null_batch`, even if it was compressed again since."""
     if header.magic != MAGIC_V2 or header.attributes & CONTROL:
         return False
     try:
@@ -236,7 +238,7 @@ def is_null_batch(header: BatchHeader, view: memoryview) -> bool:
 
 @lru_cache(maxsize=2)
 def _null_payload(count: int) -> bytes:
-    """The compressed records: they differ in nothing but their offset delta."""
+    """The compressed records: they differ only in their offset delta."""
     raw = bytearray()
     for delta in range(count):
         offset_delta = encode_varint(delta)

@@ -1,7 +1,7 @@
-"""The way to a relay: one HTTP request, and the connection is one to a broker, or a stream of frames.
+"""Connecting through a relay: one HTTP request makes the connection one to a broker, or a stream of frames.
 
-A relay stands next to the brokers and knows who it is to them. What goes over a connection to a broker
-afterwards is Kafka's protocol as it is, of which the relay passes on what only reads.
+A relay runs next to the brokers and authenticates itself to them. A connection to a broker then carries
+Kafka's protocol unchanged; the relay forwards only requests that read.
 
 Sources: RFC 9110, 7.8 (Upgrade); docs/protocol.md.
 """
@@ -26,7 +26,7 @@ BROKER = "broker"
 LISTENS = "link.relays are the addresses on which `twinsite relay` listens"
 NO_TLS = f"{LISTENS}; where it wants TLS, link.security says so"
 UNKNOWN = "it may want a certificate of the mirror, or not accept it: see tls_refused in the log there"
-"""With TLS 1.3 the handshake is over for us before the other side has looked at our certificate."""
+"""With TLS 1.3 the handshake is over for us before the other side has checked our certificate."""
 WHOSE = "link.security.certificate_file is shown to relays, listen.client_ca_file there says who may come in"
 OTHER_PORT = "or this is not the port on which it listens for mirrors"
 WHICH_PORT = "mirrors go to listen.address (9650), not to api.port (9651); if that is so, update the relay"
@@ -38,12 +38,12 @@ HEAD_END = b"\r\n\r\n"
 HEAD_BYTES_MAX = 16 << 10
 REASON_BYTES_MAX = 64 << 10
 DETAIL_SHOWN = 1_000
-"""So many characters."""
+"""In characters."""
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|$)")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9}) *(?:\r|$)", re.IGNORECASE)
 OTHER_PROTOCOL, UNKNOWN_BROKER, UNKNOWN_STREAM = "other_protocol", "unknown_broker", "unknown_stream"
 UNKNOWN_PATH, UNKNOWN_IDENTITY, NO_UPGRADE = "not_found", "unknown_identity", "no_upgrade"
-"""Codes of problems that a relay answers with."""
+"""Problem codes in a relay's answers."""
 
 
 class UnknownStreamError(ConnectionFailedError):
@@ -51,7 +51,7 @@ class UnknownStreamError(ConnectionFailedError):
 
 
 class Head(NamedTuple):
-    """What a server has answered before any content."""
+    """The head of an HTTP answer: its status, and the length of the content after it."""
 
     status: int
     content_bytes: int
@@ -61,25 +61,26 @@ async def ask_for_broker(sock: socket.socket, relay: str, broker: str | None) ->
     """Turn a connection to a relay into one to a broker.
 
     Args:
-        relay: Its address, for the request and for people.
-        broker: The broker's; None: any one.
+        relay: Its address, for the request and for messages.
+        broker: The address of the broker; None: any broker.
 
     Raises:
-        TwinsiteError: As for :func:`upgrade`; also where the relay cannot reach the broker.
+        TwinsiteError: As for :func:`upgrade`; also when the relay cannot reach the broker.
     """
     path = PATH if broker is None else f"{PATH}?{urlencode({BROKER: broker})}"
     await upgrade(sock, relay, path, PROTOCOL)
 
 
 async def upgrade(sock: socket.socket, relay: str, path: str, protocol: str) -> None:
-    """Make a connection to a relay speak another protocol from now on.
+    """Switch a connection to a relay to another protocol.
 
     Raises:
-        ConnectionFailedError: The relay ends the connection, cannot do it just now, or was not asked as we
-            did, by what stands between; or something else has answered: what stands before a relay that is
-            being started again, or a bit is another.
-        AuthenticationError: It does not let us, and says so itself.
-        UnsupportedVersionError: It says itself that it is of another version.
+        ConnectionFailedError: The relay closes the connection, or cannot do it just now; or what stands
+            before it did not pass the request on as we sent it; or something else has answered: a proxy
+            before a relay that is restarting, or a bit was flipped.
+        UnknownStreamError: There is no such stream to join.
+        AuthenticationError: The relay itself says that it does not admit us.
+        UnsupportedVersionError: The relay itself says that it is of another version, or has no such path.
     """
     try:
         await send_all(sock, _request(relay, path, protocol))
@@ -96,8 +97,9 @@ def _request(relay: str, path: str, protocol: str) -> bytes:
 
 
 async def _answer(sock: socket.socket, relay: str) -> Head:
-    """The head of the answer, and nothing of what follows it: a relay sends at once over a further connection
-    of a stream, and this belongs to whoever has asked for one.
+    """Receive the head of the answer, and nothing after it.
+
+    Over a further connection of a stream the relay sends at once, and that belongs to the caller.
     """
     came = b""
     while missing := _missing_bytes(came):
@@ -118,7 +120,7 @@ async def _answer(sock: socket.socket, relay: str) -> Head:
 
 
 def _missing_bytes(head: bytes) -> int:
-    """So many are to come at least until a head is whole; 0 where it is."""
+    """How many bytes at least are missing until a head is complete; 0 when it is."""
     return next(
         missing for missing in range(len(HEAD_END) + 1) if head.endswith(HEAD_END[: len(HEAD_END) - missing])
     )
@@ -157,7 +159,7 @@ def _refusal(relay: str, status: int, content: bytes) -> TwinsiteError:
 
 
 def _no_relay(relay: str, why: str) -> ConnectionFailedError:
-    """Nobody knows for how long: so it is asked again."""
+    """A retriable error: nobody knows for how long something else answers there."""
     return ConnectionFailedError(
         f"{relay} is no relay, or something else answers there just now: {why}", hint=LISTENS
     )

@@ -1,7 +1,7 @@
-"""Addresses of a name, looked up in a thread that nobody has to wait for.
+"""Resolves host names, in a thread that nobody has to wait for.
 
-A resolver whose servers are away keeps a thread for many seconds. The threads of the
-event loop's own pool are waited for at the end of the process; these are not.
+A resolver whose servers do not answer keeps a thread for many seconds. At its end the
+process waits for the threads of the event loop's own pool; for these it does not.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Found = list[tuple[Any, ...]]
 
 
 async def resolve(host: str, port: int) -> Found:
-    """Where connections to this name may go.
+    """The addresses of a host name.
 
     Raises:
-        OSError: The name has no address, or nobody could be asked.
+        OSError: The name has no address, or no server could be asked.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Found] = loop.create_future()

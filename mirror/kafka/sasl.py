@@ -1,12 +1,12 @@
 """The client's side of the SASL mechanisms, as step machines without I/O.
 
-An exchange serves one authentication: send :meth:`~SaslExchange.first`, hand every
-answer to :meth:`~SaslExchange.next`, send what it gives, until it gives None.
+An exchange serves one authentication: send :meth:`~SaslExchange.first`, pass every
+answer to :meth:`~SaslExchange.next`, and send what it returns, until that is None.
 
-Our own and not those of kafka-python, whose SCRAM does not escape user names,
-trips over the server's ``e=``, compares signatures in data-dependent time and takes
-one iteration, or a million, from a stranger. As Kafka does, names and passwords are
-plain UTF-8: SASLprep would turn away passwords the broker was given.
+These are our own: kafka-python's SCRAM does not escape user names, mishandles the
+server's ``e=``, compares signatures in data-dependent time and accepts one iteration,
+or a million, from anybody. As in Kafka, names and passwords are plain UTF-8: SASLprep
+would reject passwords that the broker was given.
 
 Sources: RFC 4616 (PLAIN), RFC 5802 and 7677 (SCRAM), RFC 7628 and KIP-255 (OAUTHBEARER),
 docs/decisions/0015-the-greeting-is-our-own.md.
@@ -30,9 +30,9 @@ from mirror.moments import moment
 
 SCRAM_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 SCRAM_ITERATIONS_MIN = 4096
-"""Fewer would let whoever listens guess the password cheaply; Kafka's own minimum."""
+"""With fewer an eavesdropper could guess the password cheaply; Kafka's own minimum."""
 SCRAM_ITERATIONS_MAX = 200_000
-"""More would stop the event loop for a good part of a second; Kafka stores at most 16 384."""
+"""More would block the event loop for a good part of a second; Kafka stores at most 16 384."""
 NO_CHANNEL_BINDING = b"n,,"
 
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
@@ -49,7 +49,7 @@ class SaslExchange(Protocol):
         """The message that begins it."""
 
     def next(self, server_bytes: bytes) -> bytes | None:
-        """What to send after the server said this; None when the authentication is complete.
+        """What to send after this message of the server; None when the authentication is complete.
 
         Raises:
             AuthenticationError: The server refused us, or could not prove that it knows us.
@@ -57,7 +57,7 @@ class SaslExchange(Protocol):
 
 
 class PlainExchange:
-    """User name and password as they are: for connections under TLS only."""
+    """User name and password in plain text: for connections under TLS only."""
 
     mechanism = "PLAIN"
 
@@ -149,7 +149,7 @@ class ScramExchange:
 class OAuthBearerExchange:
     """A bearer token, and extensions if the broker's callback wants some.
 
-    The token goes as it is: for connections under TLS only.
+    The token is sent in plain text: for connections under TLS only.
     """
 
     mechanism = "OAUTHBEARER"
@@ -191,7 +191,7 @@ def escape_username(username: str) -> str:
 
 
 def token_expires_at(token: str) -> float | None:
-    """When a JSON Web Token ends, in seconds since 1970; None for tokens that do not say."""
+    """When a JSON Web Token expires, in seconds since 1970; None for tokens that do not say."""
     parts = token.split(".")
     if len(parts) != 3:
         return None
@@ -220,7 +220,7 @@ def _refusal(server_bytes: bytes) -> str:
 
 
 def _attributes(message: bytes) -> dict[str, str]:
-    """``a=x,b=y`` of SCRAM, taken apart.
+    """The attributes of a SCRAM message, ``a=x,b=y``, by name.
 
     Raises:
         AuthenticationError: It is not of that form.

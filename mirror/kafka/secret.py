@@ -1,7 +1,7 @@
-"""Where a password, a passphrase or a token comes from, and nothing that could show it.
+"""Where a password, a passphrase or a token comes from, without anything that could reveal it.
 
-A secret is named by its source and read anew at every use, so a rotated file
-needs no restart. Neither ``repr`` nor an error message holds the value.
+A secret is named by its source and read at every use, so a rotated file needs no
+restart. Neither ``repr`` nor an error message contains the value.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from mirror.errors import AuthenticationError
 
 SECRET_BYTES_MAX = 64 * 1024
-"""A file larger than this is not a secret, it is the wrong path."""
+"""A larger file holds no secret: the path is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class SecretSource:
         return f"environment variable {self.variable}" if self.variable is not None else "the settings"
 
     def read(self) -> str:
-        """The secret as it is now.
+        """The current secret.
 
         Raises:
-            AuthenticationError: The file cannot be read, the variable is not set, there is nothing in it, or
-                no text that can be sent.
+            AuthenticationError: The file cannot be read or is too large, the variable is not set, or the
+                secret is empty or not UTF-8 text.
         """
         secret = self._look_up()
         if not secret:

@@ -1,8 +1,8 @@
-"""How a cluster is spoken to: in the clear or under TLS, and how we prove who we are.
+"""How connections to a cluster are secured: plain text or TLS, and how we authenticate.
 
-A :class:`Security` is a value; what it reads from files and environment is read when
-a connection needs it, so certificates, passwords and tokens can be rotated while
-the mirror runs. No secret is part of a ``repr`` or of an error.
+A :class:`Security` is a value. Files and environment are read when a connection needs
+them, so certificates, passwords and tokens can be rotated while the mirror runs. No
+secret is part of a ``repr`` or of an error.
 
 Sources: KIP-43 and KIP-152 (SASL in Kafka), KIP-368 (re-authentication).
 """
@@ -29,9 +29,9 @@ from mirror.kafka.tls_errors import (
 )
 
 REAUTHENTICATE_AFTER_SHARE = 0.85
-"""Of a session's life; what Kafka's own client begins with."""
+"""Of a session's lifetime; Kafka's own client starts from the same value."""
 REAUTHENTICATE_SECONDS_MIN = 1.1
-"""A broker that is asked twice within a second refuses, as if the listener did not use SASL."""
+"""A broker refuses to authenticate twice within a second, as if the listener did not use SASL."""
 ILLEGAL_SASL_STATE = 34
 
 
@@ -60,8 +60,11 @@ class SaslOptions:
     Attributes:
         username: For PLAIN and SCRAM.
         password: For PLAIN and SCRAM.
-        token: For OAUTHBEARER: where somebody else puts a current token, or where to ask for one.
-        extensions: For OAUTHBEARER: names and values some brokers want beside the token.
+        token: For OAUTHBEARER: where somebody else puts a current token, or where to request one.
+        extensions: For OAUTHBEARER: names and values that some brokers want with the token.
+
+    Raises:
+        UsageError: The mechanism needs something that is missing.
     """
 
     mechanism: SaslMechanism
@@ -80,7 +83,11 @@ class SaslOptions:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How connections of one cluster are secured. The default is plain text and nobody in particular."""
+    """How connections of one cluster are secured. The default is plain text without authentication.
+
+    Raises:
+        UsageError: The protocol needs a SASL mechanism, and none is given.
+    """
 
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     tls: TlsOptions = field(default_factory=TlsOptions)
@@ -126,7 +133,7 @@ class Security:
         return self._contexts.valid_until(self.tls) if self.uses_tls else None
 
     async def prepare(self) -> None:
-        """Get ready for the next :meth:`sasl`: ask for a new token where the old one is about to end.
+        """Prepare the next :meth:`sasl`: request a new token if the old one is about to expire.
 
         Raises:
             AuthenticationError: The token endpoint does not accept us.
@@ -136,7 +143,7 @@ class Security:
             await self._token_endpoint.renew()
 
     def refused(self) -> None:
-        """The broker does not believe us: a token that was kept is replaced by the next :meth:`prepare`."""
+        """The broker has refused us: the next :meth:`prepare` replaces a token that was kept."""
         if self._token_endpoint is not None:
             self._token_endpoint.refused()
 
@@ -146,7 +153,7 @@ class Security:
         return token if isinstance(token, TokenEndpoint) else None
 
     def sasl(self) -> SaslExchange | None:
-        """A fresh exchange for one authentication, with the secrets of now; None where SASL is not used.
+        """A new exchange for one authentication, with the current secrets; None if SASL is not used.
 
         Raises:
             AuthenticationError: A secret cannot be read, or is not fit for the mechanism.
@@ -158,12 +165,15 @@ class Security:
     def handshake_refused(
         self, where: str, code: int, offered: Sequence[str], *, again: bool = False
     ) -> AuthenticationError | ConnectionFailedError:
-        """The broker does not want to speak our mechanism on this listener, or not now.
+        """The error for a broker that refuses our mechanism on this listener, or refuses it now.
 
         Args:
             code: Kafka's error code in the answer to SaslHandshake.
             offered: The mechanisms in that answer.
-            again: Whether it has believed us before on this connection.
+            again: Whether we were authenticated before on this connection.
+
+        Returns:
+            ConnectionFailedError if a new connection will do.
         """
         mechanism = self.sasl_options.mechanism if self.sasl_options else "none"
         if code == ILLEGAL_SASL_STATE and again:
@@ -184,10 +194,10 @@ class Security:
         )
 
     def credentials_refused(self, where: str, message: str | None) -> AuthenticationError:
-        """The broker does not believe us.
+        """The error for a broker that refuses our credentials.
 
         Args:
-            message: What it said about that; it never repeats a secret.
+            message: What it said about that; a broker never repeats a secret.
         """
         options = self.sasl_options
         if options is None or options.password is None:
@@ -232,10 +242,10 @@ def _exchange(options: SaslOptions) -> SaslExchange:
 
 
 def reauthenticate_after_seconds(session_lifetime_ms: int) -> float | None:
-    """When to authenticate again on a connection whose session lives that long (KIP-368).
+    """After how long to authenticate again, for a session of this lifetime (KIP-368).
 
     Returns:
-        None where the session cannot be renewed: it has no end, or one before the broker may be asked again.
+        None where the session is not renewed: it has no end, or ends before the broker may be asked again.
     """
     seconds = session_lifetime_ms / 1000
     after = max(seconds * REAUTHENTICATE_AFTER_SHARE, REAUTHENTICATE_SECONDS_MIN)

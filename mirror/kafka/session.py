@@ -1,7 +1,7 @@
-"""Who we are on a connection, proven in the beginning and again before the broker stops to believe it.
+"""The SASL session of a connection: authenticated at the start, and again before it expires.
 
-The broker ends a connection on which anything else arrives while we prove ourselves again: other requests
-wait here until that is done.
+The broker closes a connection on which anything else arrives during re-authentication: other requests wait
+here until that is done.
 
 Sources: KIP-368 (re-authentication).
 """
@@ -28,9 +28,9 @@ class Way(NamedTuple):
     """What a connection does for its session; nothing of it is kept once the connection has ended.
 
     Attributes:
-        ask: Sends a request at once, whatever waits, and gives its answer.
+        ask: Sends a request at once, ahead of those that wait, and returns its answer.
         submit: Sends a request that has waited.
-        lost: Told why the broker does not believe us any more.
+        lost: Called with the error for which the session could not be renewed.
     """
 
     ask: Callable[[Any], Awaitable[Any]]
@@ -39,13 +39,13 @@ class Way(NamedTuple):
 
 
 class Session:
-    """Of one connection.
+    """The session of one connection.
 
     Attributes:
-        held: Requests that wait, in order; None while nothing has to wait.
+        held: Requests that wait, in order; None while none has to wait.
 
     Args:
-        where: The broker, for people.
+        where: The broker, for messages.
     """
 
     def __init__(self, security: Security, where: str) -> None:
@@ -58,13 +58,13 @@ class Session:
         self._renewing: set[asyncio.Task[None]] = set()
 
     async def begin(self, way: Way) -> None:
-        """Prove who we are, where the settings ask for it, and plan to do so again. What is needed for it is
-        there (:meth:`mirror.kafka.security.Security.prepare`).
+        """Authenticate, where the settings ask for it, and schedule the next time.
 
-        A session too short to be renewed ends with its connection, and whoever needs one opens another.
+        Call :meth:`mirror.kafka.security.Security.prepare` first. A session too short to be renewed ends with
+        its connection; the next caller opens another one.
 
         Raises:
-            AuthenticationError: As :func:`mirror.kafka.greeting.authenticate`.
+            AuthenticationError, ConnectionFailedError: As :func:`mirror.kafka.greeting.authenticate`.
         """
         lifetime_ms = await authenticate(way.ask, self._security, self._where, again=self._proven)
         self._proven = True
@@ -73,7 +73,7 @@ class Session:
             self._timer = asyncio.get_running_loop().call_later(delay, self._renew, way)
 
     def end(self) -> None:
-        """The connection has ended: nothing is renewed any more."""
+        """The connection has ended: renew nothing any more."""
         self._ended = True
         if self._timer is not None:
             self._timer.cancel()

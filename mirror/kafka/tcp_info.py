@@ -1,6 +1,6 @@
-"""What the kernel knows of one TCP connection, and of the room it gives to all of them.
+"""What the kernel knows about one TCP connection, and the buffer sizes that it allows.
 
-An older kernel knows less: what it does not say is None. Times are seconds, sizes bytes.
+An older kernel knows less: what it does not report is None. Times are in seconds, sizes in bytes.
 
 Sources: linux/tcp.h (``tcp_info``, which only ever grows at its end), linux/sock_diag.h (SK_MEMINFO), tcp(7),
 RFC 4898, ip-sysctl of the kernel's documentation.
@@ -19,32 +19,32 @@ RECEIVE_BUFFERS, SEND_BUFFERS = Path("/proc/sys/net/ipv4/tcp_rmem"), Path("/proc
 AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 
 SO_MEMINFO, SIOCOUTQ, SIOCOUTQNSD = 55, 0x5411, 0x894B
-"""Of Linux; Python has no names for them."""
+"""Linux's numbers; Python has no names for them."""
 
 _SNDBUF, _WMEM_QUEUED = 12, 20
-"""Where they stand in what it says."""
+"""Where these fields are in SK_MEMINFO."""
 _U32, _U64, _INT = struct.Struct("=I"), struct.Struct("=Q"), struct.Struct("i")
 _MICROSECONDS = 1e-6
 _RTT, _TOTAL_RETRANS, _MIN_RTT, _DATA_SEGS_OUT = 68, 100, 148, 156
 _BUSY_TIME, _RWND_LIMITED, _SNDBUF_LIMITED, _SND_WND = 168, 176, 184, 228
-"""Where fields stand in ``tcp_info``, which is the same on all machines."""
+"""Where these fields are in ``tcp_info``, the same on all machines."""
 _NEVER = (1 << 32) - 1
-"""Stands where the shortest round trip would, before there was one."""
+"""The shortest round trip before there was one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TcpInfo:
-    """Of one connection, since it began.
+    """The counters of one connection, since it began.
 
     Attributes:
-        segments_sent: Of data, those sent again included.
-        segments_resent: Of these, sent again because they were thought to be lost.
-        round_trip_seconds: Of late, on the wire and in its queues, without what waits in programs.
-        busy_seconds: For so long there was something to send, or not yet acknowledged.
-        receive_window_limited_seconds: For so long of that the other side's window held it back.
-        send_buffer_limited_seconds: For so long there was room on the wire and nothing to send, though the
-            program had more: the buffer was full, or the program was late when it had room again.
-        receive_window_bytes: As the other side has advertised it last.
+        segments_sent: Data segments, retransmissions included.
+        segments_resent: Those retransmitted because they were thought to be lost.
+        round_trip_seconds: Of late, on the wire and in its queues, without the time spent in programs.
+        busy_seconds: How long there was something to send, or not yet acknowledged.
+        receive_window_limited_seconds: How long of that the other side's window held it back.
+        send_buffer_limited_seconds: How long the wire had room but nothing to send, although the program had
+            more: the send buffer was full, or the program was late to fill it again.
+        receive_window_bytes: As last advertised by the other side.
     """
 
     segments_sent: int | None
@@ -57,7 +57,7 @@ class TcpInfo:
 
 
 def tcp_info(sock: socket.socket) -> TcpInfo:
-    """Ask the kernel.
+    """Ask the kernel; every field is None if the socket is closed.
 
     Args:
         sock: A TCP socket, connected.
@@ -73,15 +73,14 @@ def _info_of(sock: socket.socket) -> bytes:
 
 
 def shortest_round_trip_seconds(sock: socket.socket) -> float | None:
-    """How far away the other side is, whatever keeps it or the wire busy; None where that is not known."""
+    """How far away the other side is, without the effect of load; None if that is not known."""
     return read_shortest(_info_of(sock))
 
 
 def send_buffer_is_full(sock: socket.socket) -> bool | None:
-    """Whether so much of a connection's buffer is taken that the kernel wakes nobody up to write more, two
-    thirds; None where it does not say.
+    """Whether more than two thirds of the send buffer are taken: then the kernel wakes nobody up to write.
 
-    It may also take no more because enough waits for its place on the wire (TCP_NOTSENT_LOWAT).
+    None if it does not say. The kernel may also take no more because enough is unsent (TCP_NOTSENT_LOWAT).
     """
     try:
         info = sock.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, INFO_BYTES_MAX)
@@ -92,13 +91,13 @@ def send_buffer_is_full(sock: socket.socket) -> bool | None:
 
 
 def unsent_bytes(sock: socket.socket) -> int | None:
-    """What waits in the kernel for its place on the wire, never sent so far; None where it does not say."""
+    """How many bytes in the kernel were never sent so far; None if it does not say."""
     return _asked(sock, SIOCOUTQNSD)
 
 
 def unacknowledged_bytes(sock: socket.socket) -> int | None:
-    """What the kernel has of a connection that the other side's kernel has not acknowledged, unsent or on its
-    way; None where it does not say.
+    """How many bytes, unsent or in flight, the other side's kernel has not acknowledged; None if the kernel
+    does not say.
     """
     return _asked(sock, SIOCOUTQ)
 
@@ -106,13 +105,13 @@ def unacknowledged_bytes(sock: socket.socket) -> int | None:
 def _asked(sock: socket.socket, request: int) -> int | None:
     try:
         told = fcntl.ioctl(sock.fileno(), request, bytes(_INT.size))
-    except (OSError, ValueError):  # it is closed: it has no number any more
+    except (OSError, ValueError):  # it is closed, and has no file descriptor any more
         return None
     return int(_INT.unpack(told)[0])
 
 
 def read_info(info: bytes) -> TcpInfo:
-    """What a ``tcp_info`` of whatever length says. Pure."""
+    """What a ``tcp_info`` of any length says. Pure."""
     return TcpInfo(
         segments_sent=_number(info, _U32, _DATA_SEGS_OUT),
         segments_resent=_number(info, _U32, _TOTAL_RETRANS),
@@ -125,7 +124,7 @@ def read_info(info: bytes) -> TcpInfo:
 
 
 def read_shortest(info: bytes) -> float | None:
-    """The shortest round trip in a ``tcp_info`` of whatever length. Pure."""
+    """The shortest round trip in a ``tcp_info`` of any length. Pure."""
     return None if _number(info, _U32, _MIN_RTT) == _NEVER else _seconds(info, _U32, _MIN_RTT)
 
 
@@ -139,7 +138,7 @@ def _seconds(info: bytes, kind: struct.Struct, at: int) -> float | None:
 
 
 def buffer_bytes_max(setting: Path) -> int | None:
-    """To how much the kernel lets a connection's buffer grow by itself: the last of three numbers.
+    """Up to how many bytes the kernel grows a connection's buffer: the last of three numbers.
 
     Args:
         setting: RECEIVE_BUFFERS or SEND_BUFFERS.
@@ -151,7 +150,7 @@ def buffer_bytes_max(setting: Path) -> int | None:
 
 
 def available_congestion_controls() -> tuple[str, ...] | None:
-    """What the kernel has loaded of them."""
+    """Those that the kernel has loaded; None if it does not say."""
     try:
         return tuple(AVAILABLE.read_text().split())
     except OSError:

@@ -1,8 +1,8 @@
-"""How a connection is secured: one TLS context, made anew when its files change.
+"""TLS contexts, made again when their files change.
 
-A certificate that was rotated on disk is used by the next connection; those that
-are open stay as they are. TLS 1.2 is the least, and only the given authorities
-are trusted (the system's where none are given).
+A certificate that was rotated on disk is used by the next connection; open ones
+stay as they are. TLS 1.2 is the minimum (1.3 on our own ports), and only the given
+authorities are trusted (the system's where none are given).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mirror.kafka.certificates import valid_until
 from mirror.kafka.secret import SecretSource
 
 Fingerprint = tuple[tuple[int, int, int, int] | None, ...]
-"""Device, inode, size and time of change of each file; None where it cannot be seen."""
+"""Device, inode, size and modification time of each file; None for a file that cannot be seen."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """What is shown to the broker and what is asked of it.
+    """What is shown to the broker and what is required of it.
 
     Attributes:
         ca_file: PEM file of the authorities that may sign the broker's certificate.
@@ -48,12 +48,12 @@ class TlsOptions:
 
 
 class ContextCache:
-    """The context made last, and what its files looked like before they were read."""
+    """Keeps the last context, with the state of its files before they were read."""
 
     def __init__(self, make: Callable[[TlsOptions], ssl.SSLContext] | None = None) -> None:
         """
         Args:
-            make: Makes one from the files; by default one for connections to brokers.
+            make: Makes a context from the files; by default one for connections to brokers.
         """
         self._make = make or make_context
         self._made: tuple[TlsOptions, Fingerprint, ssl.SSLContext] | None = None
@@ -64,10 +64,10 @@ class ContextCache:
     def get(self, options: TlsOptions) -> ssl.SSLContext:
         """The context for these files as they are now.
 
-        While new files do not fit together yet (a rotation half way) the context made before stays in use.
+        While new files do not fit together yet (half way through a rotation), the last context stays in use.
 
         Raises:
-            AuthenticationError: The files cannot be used, and there is no context from before.
+            AuthenticationError: The files cannot be used, and there is no earlier context for these options.
         """
         seen = _fingerprint(options.files)
         if self._made is not None and self._made[:2] == (options, seen):
@@ -84,8 +84,9 @@ class ContextCache:
         return context
 
     def valid_until(self, options: TlsOptions) -> float | None:
-        """When the certificate expires that the next connection shows, in seconds since 1970; None where it
-        shows none, or there can be no connection.
+        """When the certificate that the next connection will show expires, in seconds since 1970.
+
+        None if it will show none, or if there can be no connection.
         """
         if options.certificate_file is None:
             return None
@@ -119,11 +120,13 @@ def make_context(options: TlsOptions) -> ssl.SSLContext:
 
 
 def make_server_context(options: TlsOptions) -> ssl.SSLContext:
-    """A context for a port of ours, TLS 1.3 at least. A session is never resumed: each connection shows its
-    certificate, which is judged by the authorities of that moment.
+    """A context for a port of ours, TLS 1.3 at least.
+
+    Sessions are never resumed: each connection shows its certificate, which is checked against the
+    authorities of that moment.
 
     Args:
-        options: What is shown to clients; where it has authorities, what clients have to show.
+        options: What is shown to clients; with a ``ca_file`` clients must show a certificate, too.
 
     Raises:
         AuthenticationError: A file is missing, is not what it should be, or does not fit the others.
@@ -140,10 +143,10 @@ def make_server_context(options: TlsOptions) -> ssl.SSLContext:
 
 
 def make_listening_context(options: TlsOptions, newest: ContextCache | None = None) -> ssl.SSLContext:
-    """One that goes with its files: each handshake has the certificate and the authorities of that moment.
+    """A server context that follows its files: each handshake uses the certificate and authorities of then.
 
     Args:
-        newest: Has what is shown at any moment; made by :func:`make_server_context`.
+        newest: Keeps the current context; its contexts are made by :func:`make_server_context`.
 
     Raises:
         AuthenticationError: As for :func:`make_server_context`, of the files as they are now.

@@ -1,8 +1,8 @@
-"""Why two sides of a connection do not accept each other, in words that lead to the way out.
+"""Why two sides of a connection do not accept each other, in words that say what to do.
 
 OpenSSL says ``certificate verify failed``; an operator needs to know which
-certificate, valid for which names and until when, against which file. Where the
-error alone does not tell, the broker is asked once more, without trusting it.
+certificate, valid for which names and until when, checked against which file. Where
+the error alone does not tell, the broker is connected to again, without trusting it.
 
 Sources: RFC 8446 §6 (alerts), OpenSSL's X509_V_ERR_* codes, the Kafka protocol guide.
 """
@@ -42,11 +42,11 @@ ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
 def rename_ssl_error(error: OSError, where: str, tls: TlsOptions | None = None) -> Renamed:
-    """Give an error of a TLS or plain socket its name and the way out.
+    """Turn an error of a TLS or plain socket into one of ours that says what to do.
 
     Args:
         where: The broker's address, as it is to be shown.
-        tls: What the connection was made with; names the files in the message.
+        tls: The options of the connection; the message names their files.
 
     Returns:
         AuthenticationError where trying again cannot help, ConnectionFailedError otherwise.
@@ -74,12 +74,12 @@ def rename_ssl_error(error: OSError, where: str, tls: TlsOptions | None = None) 
 
 
 def speaks_plaintext_error(where: str) -> AuthenticationError:
-    """TLS was spoken to a listener without it."""
+    """The error for TLS spoken to a listener without it."""
     return TlsRefusedError(f"{where}: the broker does not speak TLS on this port", hint=PLAINTEXT_HINT)
 
 
 def speaks_tls_error(where: str) -> AuthenticationError:
-    """A request in plain text was answered by a TLS listener."""
+    """The error for a request in plain text that reached a TLS listener."""
     return TlsRefusedError(f"{where}: the broker expects TLS on this port", hint=TLS_HINT)
 
 
@@ -129,7 +129,7 @@ def _we_are_not_trusted(reason: str, where: str, tls: TlsOptions | None) -> Auth
 
 
 def describe_file(path: Path) -> str:
-    """A certificate file in one line: its path, whose it is and until when."""
+    """A certificate file in one line: its path, whose it is and how long it is valid."""
     try:
         return f"{path}: {Certificate.from_pem_file(path)}"
     except (OSError, ValueError):
@@ -139,10 +139,10 @@ def describe_file(path: Path) -> str:
 async def explain_handshake_error(
     error: OSError, host: str, port: int, where: str, tls: TlsOptions, *, timeout_seconds: float = 3.0
 ) -> Renamed:
-    """Like :func:`rename_ssl_error`, and look at the other side again where that tells more.
+    """Like :func:`rename_ssl_error`, but connect to the other side again where that tells more.
 
     Args:
-        timeout_seconds: How long the second look may take; without it the error is only renamed.
+        timeout_seconds: How long that may take; after it the error is only renamed.
     """
     renamed = rename_ssl_error(error, where, tls)
     try:
@@ -159,7 +159,7 @@ async def explain_handshake_error(
 
 
 async def _peer_certificate(host: str, port: int) -> Certificate:
-    """The certificate shown by whoever listens there. Nothing is sent to it and nothing believed."""
+    """The certificate shown by whatever listens there. Nothing is sent to it, and it is not trusted."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

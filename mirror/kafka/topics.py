@@ -1,4 +1,4 @@
-"""Topics as things to make and to set: the administrative requests the mirror needs.
+"""Creating topics and setting them up: the administrative requests the mirror needs.
 
 Sources: KIP-4 (CreateTopics), KIP-195 (CreatePartitions), KIP-226 (DescribeConfigs
 sources), KIP-339 (IncrementalAlterConfigs).
@@ -26,7 +26,7 @@ TOPIC = 2
 DYNAMIC_TOPIC_CONFIG = 1
 SET = 0
 TOPICS_AT_ONCE, PARTITIONS_AT_ONCE = 200, 2_000
-"""A controller refuses requests for more than 10 000 partitions, all of their topics."""
+"""A controller refuses a request for more than 10 000 partitions, with all of its topics."""
 TOPIC_ALREADY_EXISTS = 36
 INVALID_PARTITIONS = 37
 
@@ -42,7 +42,7 @@ Settings = dict[str, Setting]
 
 
 async def describe_configs(cluster: Cluster, topics: Sequence[str]) -> dict[str, Settings | TwinsiteError]:
-    """All settings of each topic, with the defaults that apply to it."""
+    """All settings of each topic, with the defaults that apply to it; or why they cannot be had."""
     out: dict[str, Settings | TwinsiteError] = {}
     for at in range(0, len(topics), TOPICS_AT_ONCE):
         some = topics[at : at + TOPICS_AT_ONCE]
@@ -76,9 +76,9 @@ def _settings(result: Any) -> Settings:
 
 
 async def topic_defaults(cluster: Cluster, name: str) -> dict[str, str] | None:
-    """What a new topic would get where nothing is set on it; None where that may not be asked.
+    """The settings that a new topic would get by default; None if that may not be asked.
 
-    A topic of the name given is only tried, not made.
+    The creation of a topic called ``name`` is only validated, not carried out.
     """
     topic = CreateTopicsRequest.CreatableTopic(
         name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[]
@@ -102,14 +102,14 @@ class NewTopic(NamedTuple):
 async def create_topics(
     cluster: Cluster, topics: Sequence[NewTopic], *, timeout_ms: int = 30_000
 ) -> dict[str, bool | TwinsiteError]:
-    """Make topics, many in one request. Once a request is not answered no other is sent.
+    """Make topics, many in one request. After a request without an answer no other is sent.
 
     Args:
         timeout_ms: How long each request may take, for the cluster and for its answer to come.
 
     Returns:
         For each: True when it was made, False when there is one of that name already, or why it was refused.
-        With a ConnectionFailedError nobody knows whether it is made all the same.
+        A ConnectionFailedError leaves open whether it was made.
     """
     out: dict[str, bool | TwinsiteError] = {}
     for some in _at_once(topics):
@@ -140,7 +140,7 @@ async def _create(
 
 
 def _at_once(topics: Sequence[NewTopic]) -> Iterator[Sequence[NewTopic]]:
-    """So many for each request; a topic with more partitions than that goes alone."""
+    """Yields the topics of each request; a topic with more partitions than fit goes alone."""
     some: list[NewTopic] = []
     for topic in topics:
         partitions = sum(one.partitions for one in some) + topic.partitions
@@ -178,8 +178,8 @@ async def create_topic(
 
     Raises:
         NotAuthorizedError: No CREATE on the topic or the cluster.
-        BrokerError: The brokers refuse, for example for want of replicas.
-        ConnectionFailedError: They do not answer; it may be made all the same.
+        BrokerError: The brokers refuse, for example because there are too few for the replicas.
+        ConnectionFailedError: They do not answer; it may have been made.
     """
     topic = NewTopic(name, partitions, replication_factor, configs)
     made = (await create_topics(cluster, [topic], timeout_ms=timeout_ms))[name]
@@ -189,7 +189,7 @@ async def create_topic(
 
 
 async def create_partitions(cluster: Cluster, name: str, total: int, *, timeout_ms: int = 30_000) -> None:
-    """Raise the number of a topic's partitions to ``total``; nothing happens when it has as many.
+    """Raise the number of a topic's partitions to ``total``; nothing happens if it has as many or more.
 
     Raises:
         NotAuthorizedError: No ALTER on the topic.
@@ -205,7 +205,7 @@ async def create_partitions(cluster: Cluster, name: str, total: int, *, timeout_
 
 
 async def set_configs(cluster: Cluster, name: str, values: Mapping[str, str | None]) -> None:
-    """Set topic settings; None takes a setting back to its default.
+    """Set topic settings; None resets a setting to its default.
 
     Raises:
         NotAuthorizedError: No ALTER_CONFIGS on the topic.

@@ -1,8 +1,8 @@
 """The transactional id of a flow on its target: a producer id all mirrors share, and a token of ownership.
 
-No transaction is ever begun. The coordinator keeps, durably and for everybody, one
-producer id per transactional id; every InitProducerId raises its epoch, so whoever
-called last can prove it. Which broker that is, is asked once, and again after any doubt.
+No transaction is ever begun. The coordinator durably keeps one producer id per
+transactional id. Every InitProducerId raises its epoch, so the last caller can prove
+that it was the last. The coordinator is looked up once, and again whenever in doubt.
 
 Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), KIP-890, the Kafka protocol
 guide (FindCoordinator).
@@ -24,7 +24,7 @@ from mirror.kafka.connection_pool import PROMPT
 from mirror.kafka.failures import broker_error, retrying
 
 TRANSACTIONAL_ID = 1
-"""What is looked up of a coordinator: that of a group would be 0."""
+"""The key type by which a coordinator is looked up; that of a group would be 0."""
 TRANSACTIONAL_ID_NOT_FOUND = 105
 COORDINATOR_CODES = frozenset({14, 15, 16})
 WORTH_ANOTHER_TRY = COORDINATOR_CODES | {41, 51}
@@ -43,9 +43,12 @@ async def init_producer_id(
 ) -> Token:
     """Take the transactional id: same producer id as before, next epoch.
 
+    Args:
+        timeout_seconds: How long to retry.
+
     Raises:
         NotAuthorizedError: No WRITE on the transactional id.
-        BrokerError, ConnectionFailedError: No answer worth having within ``timeout_seconds``.
+        BrokerError, ConnectionFailedError: No usable answer within ``timeout_seconds``.
     """
     request = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
@@ -64,13 +67,13 @@ async def current_token(
     """Who holds the transactional id now; None when the coordinator does not know it.
 
     Args:
-        timeout_seconds: It is asked again for so long.
-        cut_off: A question without an answer is given up then, too. The next one looks for the coordinator
-            anew: it may be another broker by then.
+        timeout_seconds: How long to retry.
+        cut_off: Also give up a request that is unanswered by then. The next one looks the coordinator up
+            again: it may be another broker by then.
 
     Raises:
         NotAuthorizedError: No DESCRIBE on the transactional id.
-        BrokerError, ConnectionFailedError: No answer worth having within ``timeout_seconds``.
+        BrokerError, ConnectionFailedError: No usable answer within ``timeout_seconds``.
     """
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     answer = await _ask(cluster, transactional_id, request, timeout_seconds, cut_off=cut_off)
@@ -88,7 +91,7 @@ async def _ask(
     *,
     cut_off: bool = False,
 ) -> Any:
-    """Ask again as long as that may help; with ``cut_off`` what has no answer by then is given up."""
+    """Ask, and retry while that may help; with ``cut_off`` also give up a request unanswered by then."""
     ends_at = time.monotonic() + timeout_seconds
     async for attempt in retrying(timeout_seconds):
         with attempt:
@@ -125,10 +128,10 @@ def _unanswered(cluster: Cluster, transactional_id: str, seconds: float) -> Conn
 async def _call_coordinator(
     cluster: Cluster, transactional_id: str, request: Any, highest: int | None
 ) -> Any:
-    """Ask the coordinator; it is looked up when not known. No question that takes long stands before this.
+    """Ask the coordinator, looked up if not known, over a connection without requests that take long.
 
     Raises:
-        TwinsiteError: It is not known, could not be asked, or did not answer.
+        TwinsiteError: It cannot be found, could not be asked, or did not answer.
     """
     known = cluster.coordinators
     if transactional_id not in known:

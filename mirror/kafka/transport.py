@@ -1,15 +1,15 @@
-"""Requests on their way to one broker, and answers on theirs back: the socket, its time, and its end.
+"""Carries requests to one broker, and its answers back: the socket, its timeouts, and its end.
 
-The socket is ours and non-blocking: a large answer is received straight into one buffer (``recv_into``), but
-for its first thousand bytes, which come before its size is known; a request leaves as a list of buffers
-(``sendmsg``). So record batches are copied by the kernel only. Plain and TLS sockets share all of it.
+The socket is our own and non-blocking. A large answer is received straight into one buffer (``recv_into``),
+except for its first thousand bytes, which come before its size is known. A request leaves as a list of
+buffers (``sendmsg``). So only the kernel copies record batches. Plain and TLS sockets share all of this.
 
-After any error the connection is closed and every unanswered request fails:
-whoever asked must look again, because nobody knows what the broker did.
+After any error the connection is closed and every unanswered request fails: the
+caller must look again, because nobody knows what the broker did.
 
-Here is when something happens: sending, receiving, giving up. How bytes leave stands in ``outgoing``, and how
-bytes that came become answers in ``answers``; those need no event loop. What requests say is none of it, but
-that they wait while a session is renewed (``session``).
+This module decides when to send, to receive and to give up. How bytes leave is in ``outgoing``, how received
+bytes become answers in ``answers``; neither needs an event loop. What requests contain does not matter here,
+except that they wait while a session is renewed (``session``).
 
 Source: the Kafka protocol guide (framing).
 """
@@ -33,14 +33,14 @@ from mirror.kafka.session import Session
 RECEIVE_ROUNDS_MAX = 32
 """``recv_into`` calls in one turn of the event loop, so that one peer cannot starve the others."""
 LOOKS_IN_TIME, LATE_SECONDS = 4, 0.01
-"""So often it is looked whether an answer comes while it is waited for, and so long after its time was up."""
+"""How often per request timeout to check whether an answer is coming, and how long after the timeout."""
 
 
 class Transport:
     """Carries requests to one broker in order, and answers back in order.
 
     Attributes:
-        on_closed: Told, soon, of the connection's end, whoever ended it.
+        on_closed: Called soon after the connection has ended, whichever side ended it.
     """
 
     def __init__(self, sock: socket.socket, address: Address, options: ConnectionOptions) -> None:
@@ -77,7 +77,7 @@ class Transport:
 
     @property
     def arriving_at(self) -> float | None:
-        """When the last bytes came of an answer that is not whole, in monotonic seconds; None without one."""
+        """When the last bytes of an incomplete answer came, in monotonic seconds; None if there is none."""
         return None if self.closed else self._answers.arriving_at
 
     @property
@@ -87,13 +87,13 @@ class Transport:
 
     @property
     def unanswered_seconds(self) -> float:
-        """For how long the oldest of them has been waiting; 0 when there is none."""
+        """How long the oldest request that was sent has been waiting; 0 when there is none."""
         due = self._answers.due
         return time.monotonic() - due[0].sent_at if due else 0.0
 
     @property
     def certificate_valid_until(self) -> float | None:
-        """When the certificate the broker has shown expires, in seconds since 1970; None without TLS."""
+        """When the broker's certificate expires, in seconds since 1970; None without TLS or when closed."""
         if self.closed or not isinstance(self._sock, ssl.SSLSocket):
             return None
         shown = self._sock.getpeercert()
@@ -109,7 +109,7 @@ class Transport:
 
         Args:
             buffers: The whole request, its size included. They must not change before the answer.
-            held: It waits while others are held back.
+            held: Whether it waits while a session is renewed.
         """
         if held and self._session.held is not None:
             self._session.held.append((due, buffers))
@@ -125,7 +125,7 @@ class Transport:
             self._flush()
 
     def pause(self, paused: bool) -> None:
-        """Receive nothing for now, or go on. What waits for an answer meanwhile is not given up."""
+        """Receive nothing for now, or go on. While paused, no request is given up for want of an answer."""
         if self.closed or paused is self._paused:
             return
         self._paused = paused
@@ -134,7 +134,7 @@ class Transport:
         else:
             self._answers.received_at = self._answers.answered_at = time.monotonic()
             self._start()
-            self._loop.call_soon(self._on_readable)  # of TLS something may have left the kernel already
+            self._loop.call_soon(self._on_readable)  # TLS may hold bytes that the kernel no longer has
 
     def _flush(self) -> None:
         try:
@@ -198,13 +198,13 @@ class Transport:
     # -- sending while somebody says so --------------------------------------------------------
 
     def send_while(self, may_send: Callable[[], bool], why_not: str, hint: str) -> None:
-        """Ask this right before each write to the socket; the first no closes the connection.
+        """Ask ``may_send`` right before each write to the socket; the first no closes the connection.
 
-        So of a request that the kernel has taken a part of nothing more leaves, and the broker, which has not
-        all of it, never begins with it.
+        So the rest of a request that the kernel has taken in part never leaves, and the broker, which lacks
+        that rest, never begins with the request.
 
         Args:
-            why_not: For people, when that happens.
+            why_not: The message of the error then.
             hint: What to do about it.
         """
         self._outgoing.may_send = may_send
@@ -212,11 +212,11 @@ class Transport:
 
     @property
     def guarded(self) -> bool:
-        """Whether somebody is asked before anything is sent."""
+        """Whether :meth:`send_while` guards what is sent."""
         return self._outgoing.may_send is not None
 
     def withdraw(self) -> None:
-        """Close the connection if something was to go over it that the broker's kernel does not have yet."""
+        """Close the connection if the broker's kernel lacks, or may lack, some of what was to be sent."""
         if not self.closed and (self._session.held or self._outgoing.undelivered):
             self._end_of_turn()
 
@@ -233,7 +233,7 @@ class Transport:
         self._timer = self._loop.call_later(seconds, self._on_timer)
 
     def _on_timer(self) -> None:
-        """Give up, or look again later. What has come counts, also what is not worth waking up for."""
+        """Give up, or look again later. Bytes that have come count, even too few to wake up for."""
         self._timer = None
         if not self._answers.due:
             return

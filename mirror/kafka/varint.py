@@ -13,7 +13,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The integer at ``at`` and where the next field begins; of ten bytes the 64 bits that Java takes.
+    """The integer at ``at`` and where the next field begins; ten bytes are cut to 64 bits, as in Java.
 
     Raises:
         IndexError: The data ends within it.

@@ -1,1 +1,1 @@
-"""Find out what of two sites can be compared, before it is compared."""
+"""Find out what can be compared between two sites, before it is compared."""

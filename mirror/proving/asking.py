@@ -1,7 +1,7 @@
-"""What a comparison of both sites is given: topics, windows and offset maps, asked of the clusters.
+"""Ask the clusters for what a comparison of both sites needs: topics, windows and offset maps.
 
-The target is asked for its ends before the source is, and a mirror that is to be asked before the target: a
-copy that works is then never ahead of its source, nor behind its mirror's word. Nothing is written.
+The mirror, if one is to be asked, comes first, then the target's log ends, then the source's. In that order a
+working copy is never ahead of its source, nor behind what its mirror said. Nothing is written.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from spark_jobs.documents import Scope
 from spark_jobs.window import ALL, Range
 
 Ends = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, int]]
-"""Where logs end, by what a site calls them."""
+"""Takes partitions by their names at a site, and returns where their logs end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What is read in place of brokers; None where brokers are read.
+    """Stored logs that are read in place of brokers; None for a site whose brokers are read.
 
     Attributes:
-        source, target: Ask for the ends of logs there; they may be those of long ago.
+        source, target: Tell where the stored logs end, which may be far behind the brokers'.
     """
 
     source: Ends | None = None
@@ -58,18 +58,18 @@ async def scope(
 ) -> Scope:
     """Ask both clusters what can be compared now.
 
-    A mirror's word comes first, then the target's ends, then what the flow remembers, which is written ahead
-    of the records, then the source's ends. Where a target's log ended once is known by the mirror's word, and
-    by what comparisons before have seen.
+    The mirror is asked first, then the target's ends, then the flow's state, which is written ahead of the
+    records, then the source's ends. The mirror's word, and what earlier comparisons saw, tell where a target
+    log that has become shorter once ended.
 
     Args:
-        leaving: Source offsets below which nothing of a log can be read in time.
-        held: What is read in place of brokers: nothing is compared behind its ends.
+        leaving: Source offsets below which a log is gone before it can be read.
+        held: What is read in place of brokers. Nothing after its ends is compared.
 
     Raises:
         UsageError: No topic matches, or the mirror is of another flow or of other clusters.
-        NoStateError: The flow has never run against this target.
-        NoRecordError: It has not begun there, or its state is being written again.
+        NoStateError: The flow has never run against this target, and ``wanted.same_offsets`` is not set.
+        NoRecordError: It has not begun there, or its state is being written again; also unless that is set.
         TwinsiteError: A cluster or the mirror cannot be reached, or does not allow what is needed.
     """
     both = both_connected(settings, patience_seconds=START_SECONDS, reached=lambda _: None)
@@ -119,7 +119,12 @@ async def scope(
 async def _topics(
     settings: Settings, selector: TopicSelector, source: Cluster, target: Cluster, wanted: Wanted
 ) -> Mapping[str, str]:
-    """Source name to target name. What the mirror leaves out, as a copy of what the target has, is none."""
+    """The flow's topics, source name to target name, without those it leaves out as copies of the target's.
+
+    Raises:
+        UsageError: No topic of the source matches the lists.
+        TwinsiteError: A request to a cluster fails.
+    """
     found = await source.describe_topics(None)
     internal = [topic.name for topic in found.topics.values() if topic.internal]
     chosen = selector.select(found.topics, internal=internal).chosen
@@ -138,11 +143,13 @@ async def _topics(
 async def _begun(
     settings: Settings, found: ClusterInfo, chosen: Mapping[str, str], target: Cluster, wanted: Wanted
 ) -> Collection[str]:
-    """Topics that the flow copies, as it remembers itself where others copy to the source. A topic of a
-    copy's name is none where both ways have the same names: it is the original.
+    """Topics that the flow has begun to copy.
+
+    If flows copy to the source, its own state tells. A topic of a copy's name at the target would prove
+    nothing then: with the same names both ways it may be the original. Otherwise such a topic counts.
     """
     if any(name.startswith(STATE_TOPIC_PREFIX) for name in found.topics):
-        with suppress(NoStateError, NoRecordError):  # it is said once it is known what is wanted
+        with suppress(NoStateError, NoRecordError):  # raised later, when the state is read again
             state = await _state(settings, target, wanted)
             if state is not None:
                 return {tp.topic for tp in state.partitions}
@@ -166,7 +173,7 @@ def _only(names: Mapping[str, str], topics: Sequence[str], flow: str) -> Mapping
 
 
 async def _words(settings: Settings, wanted: Wanted, source: Cluster, target: Cluster) -> Words:
-    """How far the mirror says that it is, where one is to be asked."""
+    """How far the mirror says it is; nothing if none is to be asked."""
     if wanted.mirror is None:
         return Words()
     clusters = source.info.cluster_id, target.info.cluster_id
@@ -176,7 +183,7 @@ async def _words(settings: Settings, wanted: Wanted, source: Cluster, target: Cl
 async def _ends_before(
     target: Cluster, known: Mapping[TopicPartition, int], copies: Mapping[TopicPartition, Range]
 ) -> dict[TopicPartition, int]:
-    """Where logs ended that now end before; one that is only held up by a transaction does not."""
+    """Where logs once ended that are shorter now. A log whose end is only held up by a transaction is not."""
     reached = {tp: end for tp, end in known.items() if tp in copies and end > copies[tp].end}
     ends = await offsets_of_all(target, reached, LATEST)
     return {tp: end for tp, end in reached.items() if end > ends[tp]}
@@ -219,7 +226,7 @@ async def _wanted_offsets(
 async def _at_time(
     source: Cluster, logs: Mapping[TopicPartition, Range], timestamp_ms: int | None
 ) -> dict[TopicPartition, int]:
-    """The first offset with this timestamp or a later one; the log's end where there is none."""
+    """The first offset with this timestamp or a later one; the log's end if there is none."""
     if timestamp_ms is None:
         return {}
     found = await offsets_of_all(source, list(logs), timestamp_ms)
@@ -227,7 +234,7 @@ async def _at_time(
 
 
 async def _cleanup_policies(source: Cluster, topics: Iterable[str]) -> dict[str, str]:
-    """Of each topic at the source for which that may be asked."""
+    """``cleanup.policy`` of each topic of the source for which it may be read."""
     settings = await describe_configs(source, sorted(topics))
     policies = ((name, one.get("cleanup.policy")) for name, one in settings.items() if isinstance(one, dict))
     return {name: policy.value for name, policy in policies if policy is not None and policy.value}
@@ -240,7 +247,7 @@ async def _closed(
     originals: Mapping[TopicPartition, Range],
     copies: Mapping[TopicPartition, Range],
 ) -> dict[str, str]:
-    """Topics whose records Spark would not get, each with what is missing."""
+    """Topics whose records Spark may not read, each with the right that is missing."""
     here = await closed_topics(source, {tp: log.end for tp, log in originals.items()})
     there = await closed_topics(target, {tp: log.end for tp, log in copies.items()})
     at_target = {

@@ -1,7 +1,7 @@
-"""What of each partition is compared, and why the rest is not: from what the clusters and a mirror have told.
+"""What of each partition is compared, and why the rest is not, as clusters and mirror have answered.
 
-No I/O. Offsets are source offsets unless a name says otherwise. What is asked of the clusters, and in which
-order, stands in :mod:`mirror.proving.asking`.
+No I/O. Offsets are source offsets unless a name says otherwise. :mod:`mirror.proving.asking` says what the
+clusters are asked, and in which order.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from spark_jobs.stretches import RANGE_PLACES
 from spark_jobs.window import ALL, Range, window
 
 AROUND = RANGE_PLACES
-"""So many offsets on both sides of what is asked for are compared too: a record that is lost at its first
-offset shifts what follows, and is only seen beside what stood before it."""
+"""So many offsets before and after what is asked for are compared, too. A record lost at the first offset
+shifts what follows, which shows only next to what stood before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the clusters have told of the partitions that both have.
+    """What the clusters have said of the partitions that both have.
 
     Attributes:
         originals: The logs of the source.
-        copies: The logs of the target, by their names there, as they were before.
-        wanted: Which offsets are wanted of what is not compacted.
-        policies: Of each topic its ``cleanup.policy``, where that may be read.
-        closed: Topics whose records may not be read, each with what is missing.
-        standing: Of the copies, those that still ended there when the source had told where its logs start.
+        copies: The logs of the target, by their names there; asked for before the source's.
+        wanted: The offsets to compare of each append-only log.
+        policies: ``cleanup.policy`` of each topic for which it may be read.
+        closed: Topics whose records may not be read, each with the right that is missing.
+        standing: Those of the copies that had the same end again after the source was asked for its starts.
     """
 
     originals: Mapping[TopicPartition, Range]
@@ -58,17 +58,17 @@ class Comparable:
     """Finds out what can be compared, and why the rest cannot.
 
     Args:
-        source, target: Nothing is asked of them: what they have told last is looked at.
+        source, target: Only their last snapshots are read; they are not asked for anything.
         names: Source name to target name.
-        selector: What the flow copies, and is to be compared.
-        leaving: Source offsets below which nothing of a log can be read in time.
+        selector: Selects the topics that the flow copies and that are to be compared.
+        leaving: Source offsets below which a log is gone before it can be read.
         asked_at_ms: When the clusters were asked.
 
     Attributes:
-        state: What the flow remembers; None where nothing does, and offsets are taken to be the same.
-        words: What the mirror has said, where one was asked.
-        ends_before: Where logs of the target ended that have lost their ends, by their names there.
-        held_ends: Where logs of the source end that are not read to their ends.
+        state: The flow's state; None if there is none, and offsets are assumed to be the same.
+        words: What the mirror has said, if one was asked.
+        ends_before: Where target logs once ended that are shorter now, by their names there.
+        held_ends: Where source logs that are not read to their ends are read to.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class Comparable:
         )
 
     def at_target(self, tp: TopicPartition) -> TopicPartition:
-        """By its name there."""
+        """A partition by its name at the target."""
         return TopicPartition(self._names[tp.topic], tp.partition)
 
     def on_both_sides(self) -> list[TopicPartition]:
-        """The source's partitions of which the target has one too."""
+        """The partitions that both sides have; those of one side alone are noted as not compared."""
         found = []
         for topic, target_topic in self._names.items():
             at_source, at_target = (
@@ -138,7 +138,7 @@ class Comparable:
         return found
 
     def copied(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Copied]:
-        """Those of which it is known how they were copied."""
+        """Those for which it is known how they were copied; the others are noted as not compared."""
         found = {tp: self._copied(tp) for tp in tps}
         for tp in sorted(self.state.partitions if self.state else ()):
             if self._selector.why_not(tp.topic) is None and tp not in found and not self._is_left_out(tp):
@@ -192,7 +192,7 @@ class Comparable:
                     self._leave_out(tp, why_not)
 
     def _has_begun(self, copy: Range) -> bool:
-        """Whether it is known to have begun: of one that nobody remembers nobody knows from where on."""
+        """Whether the copy is known to have begun: by the flow's state, else by a log that was written to."""
         return self.state is not None or copy.end > 0
 
     def _compared_before(self, tp: TopicPartition, log_end: int) -> int:
@@ -205,8 +205,9 @@ class Comparable:
     def seen_before(
         self, copied: Mapping[TopicPartition, Copied], originals: Mapping[TopicPartition, Range]
     ) -> dict[TopicPartition, int]:
-        """Where logs of the target ended, as far as comparisons before have seen them, by the whole of their
-        maps; what a topic held that was made again since is lost.
+        """Where logs of the target ended, as far as earlier comparisons saw, by their names there.
+
+        What a target topic held before it was deleted and created again counts, so it is found to be lost.
         """
         clusters = (self._source.info.cluster_id, self._target.info.cluster_id)
         seen = [run for run in self._wanted.seen if run.clusters == clusters]
@@ -214,7 +215,7 @@ class Comparable:
         for tp, one in copied.items():
             log_end = originals[tp].end
             end = max((run.seen_to(tp, self._topic_id(tp), log_end) for run in seen), default=0)
-            with suppress(UntranslatableError):  # said of the partition when its window is asked for
+            with suppress(UntranslatableError):  # reported for the partition by _log()
                 found[self.at_target(tp)] = one.translation(ALL.end).to_target(end)
         return found
 

@@ -1,4 +1,4 @@
-"""Of which offsets a comparison is wanted, as a person has said it, and how a result names that. Pure."""
+"""Which offsets an operator wants compared, and how a result names that. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from spark_jobs.sampling import Sample
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Of which offsets a comparison is wanted; compacted topics are always compared whole.
+    """What is to be compared. Compacted topics are always compared whole.
 
     Attributes:
-        topics: Only these, as they are called at the source; none means all of the flow.
+        topics: Only these, by their names at the source; empty for all of the flow.
         start, end: Source offsets, the end not included; None leaves it open.
-        since_ms, until_ms: Timestamps; None leaves it open.
-        continues: A run behind whose ends this one begins, partition by partition.
-        seen: Runs that have seen how far the copy had come.
+        since_ms, until_ms: Record timestamps; from the first record at or after ``since_ms`` up to the first
+            one at or after ``until_ms``, which is not included. None leaves it open.
+        continues: An earlier run; this one begins where that one ended, partition by partition.
+        seen: Earlier runs, which saw how far the copy had come.
         sample: Only this part of append-only topics.
-        same_offsets: Take offsets to be the same where the flow does not know: somebody else made the copy.
+        same_offsets: Assume the same offsets where the flow's state has none: something else made the copy.
         hashing: How both sites hash.
-        mirror: Whose word is taken for how far the copy had come; None: the target's log alone says so.
+        mirror: The mirror that is asked how far the copy has come; None: only the target's log tells.
     """
 
     topics: tuple[str, ...] = ()
@@ -43,7 +44,7 @@ class Wanted:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """By what only a part of each log is wanted, whatever is sampled of it; of times not which."""
+        """What limits the comparison to a part of each log, sampling aside; times without their values."""
         limits = {
             f"from_offset {self.start}": self.start,
             f"to_offset {self.end}": self.end,
@@ -55,7 +56,7 @@ class Wanted:
 
     @property
     def extent(self) -> Extent:
-        """As the result names it."""
+        """What is compared, as the result names it."""
         return Extent(self._words(), self.topics, self.limits, self.sample)
 
     def _words(self) -> str:

@@ -1,1 +1,1 @@
-"""Carry out what can be done about what a comparison has found."""
+"""Repair what a comparison has found, as far as it can be repaired."""

@@ -1,10 +1,10 @@
-"""What a repair may leave as it is in a partition, though it is no copy of the source's. Pure: no I/O.
+"""What a repair may leave in a partition although it is not a copy of the source's. Pure: no I/O.
 
-What others have written stays in a compacted topic, where keys are put right behind it; or where a person
-lets it. So do differences in an append-only log, whose middle nothing puts right: only those that are
-named, and not so many that hardly anything would be compared any more.
+What others have written stays in a compacted topic, where the keys are put right after it; elsewhere it stays
+if the operator accepts it. Differences in an append-only log cannot be put right, and stay if the operator
+accepts them: only those that the plan names, and not so many that hardly anything would still be compared.
 
-Ranges are of target offsets, half-open.
+Ranges are half-open, of target offsets.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from spark_jobs.findings import Kind
 from spark_jobs.plan import Beyond, PartitionPlan
 
 ACCEPTED_SPAN_MAX = 1_024
-"""Offsets from the place of a record that has moved to where it stands, both included: all between differ in
-place, are accepted with it, and are not compared any more."""
+"""The most offsets from a moved record's place to where it stands, both included. All between differ in
+place, are accepted with it, and are no longer compared."""
 ACCEPTED_MAX = 10_000
-"""Ranges of a partition: they are in one record of the flow's state."""
+"""The most ranges of a partition: they are stored in one record of the flow's state."""
 
 TargetOffset = Callable[[int], int]
-"""Where a source offset belongs at the target."""
+"""Takes a source offset and returns where it belongs at the target."""
 
 
 def check_foreign(plan: PartitionPlan, foreign: Sequence[Inserted], *, accept: bool) -> None:
-    """See that what others have written may stay.
+    """Check that what others have written may stay.
 
     Args:
-        accept: A person lets it.
+        accept: The operator accepts it.
 
     Raises:
-        RefusedError: It was not compared, or consumers would see it.
+        RefusedError: It came after the comparison; or it is not accepted, and consumers go on seeing it.
     """
     if any(end > plan.target_end for _, end in foreign):
         raise RefusedError(
@@ -47,10 +47,10 @@ def check_foreign(plan: PartitionPlan, foreign: Sequence[Inserted], *, accept: b
 
 
 def acceptable(plan: PartitionPlan, target_offset: TargetOffset) -> Sequence[Inserted]:
-    """What is accepted where a person lets all differences be as they are; nothing where there are none.
+    """What is accepted if the operator accepts all differences; nothing if there are none.
 
     Raises:
-        RefusedError: That would hide more than what is named.
+        RefusedError: That would hide more than the differences that the plan names, or there are too many.
         UntranslatableError: It is not known where a record belongs.
     """
     beyond = plan.beyond_repair
@@ -71,7 +71,7 @@ def acceptable(plan: PartitionPlan, target_offset: TargetOffset) -> Sequence[Ins
 
 
 def _place(beyond: Beyond, target_offset: TargetOffset) -> Inserted:
-    """The target offsets a difference is about; of a record that has moved, all it has pushed aside."""
+    """The target offsets of a difference; for a moved record all from its place to where it stands."""
     places = [] if beyond.target_offset is None else [beyond.target_offset]
     if beyond.source_offset is not None:
         places.append(target_offset(beyond.source_offset))

@@ -1,4 +1,4 @@
-"""How much goes into a batch that the target takes, and how long a plan is good for there. Pure.
+"""How much goes into a batch that the target accepts, and how long a plan stays valid there. Pure.
 
 Sources: KIP-98 (format v2), KIP-534 (when a tombstone may go), docs/reconcile.md.
 """
@@ -13,13 +13,13 @@ from mirror.kafka.record_batch import HEADER_BYTES
 from mirror.kafka.varint import encode_varint
 
 BATCH_BYTES_MAX = 256 << 10
-"""Of a batch of several records."""
+"""The size limit of a batch of several records."""
 RECORD_BYTES_MAX = 480 << 10
-"""Of a batch of one: it is written into the flow's state before it is appended, and has to fit there."""
+"""That of a batch of one: it is written into the flow's state before it is appended, and must fit there."""
 HEAD_BYTES_MAX = 20
-"""Before the key of a record: length, attributes, how far it is from the first one in time and offset."""
+"""What precedes the key of a record, at most: length, attributes, timestamp delta, offset delta."""
 ALONE_HEAD_BYTES = 3
-"""Attributes, and that neither is away from itself."""
+"""The same of the only record of a batch, without the length: both deltas are 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +28,19 @@ class Bounds:
 
     Attributes:
         batch_bytes_max: Larger batches are refused (``max.message.bytes``).
-        tombstones_kept_ms: So long at least whoever reads sees a tombstone (``delete.retention.ms``).
+        tombstones_kept_ms: How long a tombstone can be read at least (``delete.retention.ms``).
     """
 
     batch_bytes_max: int
     tombstones_kept_ms: int
 
     def fitting(self, records: Sequence[Record | None]) -> int:
-        """How many of the first records go into a batch: one at least."""
+        """How many of the first records fit into one batch; at least one. None takes no room."""
         sizes = [HEAD_BYTES_MAX + len(record.tail) if record else 0 for record in records]
         return fitting(sizes, min(self.batch_bytes_max, BATCH_BYTES_MAX) - HEADER_BYTES)
 
     def too_large(self, record: Record) -> str:
-        """Why a record cannot be appended even alone; empty where it can."""
+        """Why a record cannot be appended even alone; empty if it can."""
         size = bytes_alone(record)
         if size > self.batch_bytes_max:
             return f"{size} bytes, the target's topic takes {self.batch_bytes_max} (max.message.bytes)"
@@ -49,7 +49,7 @@ class Bounds:
         return ""
 
     def outlived(self, age_ms: int) -> str:
-        """Why nobody can tell any more what was written since a moment; empty where it can be told."""
+        """Why it cannot be known any more what was written in the last ``age_ms``; empty if it can."""
         if age_ms <= self.tombstones_kept_ms:
             return ""
         return (
@@ -65,13 +65,13 @@ def bounds_of(settings: Mapping[str, str | None]) -> Bounds:
 
 
 def bytes_alone(record: Record) -> int:
-    """Of a batch of this record and nothing else."""
+    """The size of a batch of this record alone."""
     body = ALONE_HEAD_BYTES + len(record.tail)
     return HEADER_BYTES + len(encode_varint(body)) + body
 
 
 def fitting(sizes: Sequence[int], bytes_max: int) -> int:
-    """How many of the first things fit: one at least."""
+    """How many of the first sizes fit into ``bytes_max``; at least one, if there are any."""
     total = 0
     for count, size in enumerate(sizes):
         total += size

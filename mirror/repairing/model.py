@@ -1,4 +1,4 @@
-"""What a repair may do, and what has become of what."""
+"""What a repair may do, and what has become of each difference."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Status(StrEnum):
     """It would be appended."""
     APPENDED = "appended"
     MOVED_ON = "moved_on"
-    """The key was written to since the plan was made, by a repair or by the mirror: it is left as it is."""
+    """The key was written since the plan was made, by a repair or by the mirror: it is left as it is."""
     NOT_THERE = "not_there"
-    """The record to go by is not there any more, or is another."""
+    """The record that the plan names is gone, or has another key."""
     TOO_LARGE = "too_large"
     REFUSED = "refused"
-    """The broker will not have the record, as is said with it; or nothing may be written to the partition."""
+    """The broker rejects the record, for the reason given; or nothing may be written to the partition."""
 
     @property
     def is_settled(self) -> bool:
-        """Nothing is left to be done about it by this plan."""
+        """Whether this plan has nothing left to do about it."""
         return self in {Status.APPENDED, Status.MOVED_ON}
 
 
@@ -40,8 +40,8 @@ class Step:
     """One difference, and what has become of it.
 
     Attributes:
-        at: The target offset at which the record stands that puts it right.
-        why: What stands in the way, where the status does not say it all.
+        at: The target offset of the record that puts it right.
+        why: What is in the way, if the status does not say it all.
     """
 
     mend: Mend
@@ -52,13 +52,13 @@ class Step:
 
 @dataclass(slots=True)
 class Repaired:
-    """One partition.
+    """What has become of one partition.
 
     Attributes:
-        why_not: Why nothing may be written to it; empty where it may.
-        foreign: Target offsets that somebody else has written, and that stay.
-        accepted: Target offsets that are to stay as they are, though they differ.
-        becomes_mapped: It cannot keep the source's offsets with what is appended.
+        why_not: Why nothing may be written to it; empty if it may.
+        foreign: Ranges of target offsets that somebody else has written, and that stay.
+        accepted: Ranges of target offsets that are to stay although they differ.
+        becomes_mapped: Whether it has to give up the source's offsets because of what is inserted.
     """
 
     plan: PartitionPlan
@@ -75,8 +75,8 @@ class Wanted:
 
     Attributes:
         apply: Write; else only look.
-        to_mapped: Let partitions that keep the source's offsets become mapped, where that is needed.
-        accept: Let append-only logs be as they are: what differs is noted, and not compared any more.
+        to_mapped: Let partitions that keep the source's offsets become mapped, if that is needed.
+        accept: Accept append-only logs as they are: differences are recorded, and no longer compared.
     """
 
     apply: bool = False
@@ -84,17 +84,17 @@ class Wanted:
     accept: bool = False
 
     def concerns(self, plan: PartitionPlan) -> bool:
-        """Whether there is something to be done about a partition."""
+        """Whether there is something to do about a partition."""
         return bool(plan.mends or (self.accept and (plan.beyond_repair or plan.unnamed)))
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A batch that an earlier repair has said it appends, and of which it has said no more.
+    """A batch that an earlier repair announced, without reporting its end.
 
     Attributes:
-        target_offset: Where the log ended: it stands there or behind, if it stands.
-        producer_epoch: Which it began.
+        target_offset: Where the log ended: if the batch was appended, it stands there or later.
+        producer_epoch: The one that began with it.
     """
 
     target_offset: int
@@ -103,4 +103,4 @@ class Begun:
 
 
 Note = Callable[[Mapping[str, object]], None]
-"""Told of everything that is written, before and after."""
+"""Called with each thing that is written, before and after."""

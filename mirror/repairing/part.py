@@ -1,4 +1,4 @@
-"""The flow as somebody takes part in it who repairs: the right to write, and where partitions go on.
+"""The flow as a repair takes part in it: the right to write, and where partitions go on.
 
 Many partitions are looked at together, in as few requests as there are brokers.
 """
@@ -26,20 +26,20 @@ CONFIRM_PAUSE_SECONDS = 0.1
 CLAIMS_MAX = 4
 LOOK_SECONDS = 10.0
 FOREIGN = frozenset({Reason.FOREIGN_WRITE, Reason.OFFSETS_DIFFER, Reason.SOURCE_TRUNCATED})
-"""Under which a partition stands still where others have written to it."""
+"""The reasons for which a partition stops if others have written to it."""
 
 Names = Mapping[TopicPartition, TopicPartition]
-"""What the target calls partitions, by their names at the source."""
+"""Partitions by their names at the source, with their names at the target."""
 KnownOf = Callable[[TopicPartition], Known]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The flow as somebody takes part in it; ``owner`` is None for one who only looks.
+    """The flow as a repair takes part in it; ``owner`` is None for one that only looks.
 
     Attributes:
         offsets: ``same``, ``auto`` or ``mapped``, from the settings.
-        bounds: What topics at the target allow, of those in which a key is to be put right.
+        bounds: What the target topics allow in which keys are to be put right, or why that is not known.
     """
 
     flow: Flow
@@ -49,12 +49,13 @@ class Part:
     bounds: Mapping[str, Bounds | TwinsiteError]
 
     async def be_owner(self) -> None:
-        """Wait until we may write, and know what is written.
+        """Wait until we may write, and read the flow's state.
 
-        A mirror that waited for somebody to go on has taken the right by then, perhaps; it is taken back.
+        A mirror that stands by may have taken the right since; then it is taken back.
 
         Raises:
-            StateConflictError: Somebody takes it each time, as two repairs would from each other for ever.
+            StateConflictError: The right is lost again each time, as if two repairs took it from each other.
+            TwinsiteError: A request to the target fails.
         """
         assert self.owner is not None
         claims = 0
@@ -74,10 +75,11 @@ class Part:
     async def decisions(self, names: Names, known_of: KnownOf) -> Answers[Decision]:
         """What a mirror would do with partitions now.
 
-        They are looked at again for a while, because a mirror that writes just then blurs the picture.
+        If a look fails it is repeated for up to ``LOOK_SECONDS``: a mirror that writes meanwhile makes it
+        inconclusive.
 
         Args:
-            known_of: What is to be known of a partition.
+            known_of: What to take as known of a partition.
         """
         found: dict[TopicPartition, Decision | TwinsiteError] = {}
         try:
@@ -95,8 +97,8 @@ class Part:
         return found
 
     async def _decisions(self, names: Names, known_of: KnownOf) -> Answers[Decision]:
-        """The target is looked at first, then what the flow remembers, which is written ahead of the records,
-        then the source: a copy that works is never ahead.
+        """Look at the target, read the flow's state, which is written ahead of the records, then look at the
+        source: in that order a working copy is never ahead.
         """
         insertions = {target: known_of(name).insertions for name, target in names.items()}
         targets = await look_at_target(self.flow, insertions, insertions)
@@ -140,9 +142,9 @@ def _is_open(answer: Decision | TwinsiteError | None) -> bool:
 
 
 def stands_still(answer: Decision | TwinsiteError | None) -> bool:
-    """Whether the copy does not go on, perhaps because others have written to it; or nobody can tell.
+    """Whether the copy has stopped, perhaps because others have written to it, or cannot be looked at.
 
-    One that is being written to just now goes on.
+    One that is busy, because the flow is writing to it, goes on.
     """
     if isinstance(answer, TwinsiteError):
         return not isinstance(answer, BusyError)

@@ -1,7 +1,7 @@
-"""A partition while it is repaired: first it is made ready, then differences are put right, batch by batch.
+"""Repair one partition: first make it ready, then put differences right, batch by batch.
 
-What may stay as it is, is decided in :mod:`mirror.repairing.accepting`, how much goes into a batch in
-:mod:`mirror.repairing.bounds`.
+:mod:`mirror.repairing.accepting` decides what may stay as it is, :mod:`mirror.repairing.bounds` how much goes
+into a batch.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from spark_jobs.plan import Mend, PartitionPlan
 from spark_jobs.result import key_text
 
 MENDS_AT_ONCE = 200
-"""Whose records are read together."""
+"""How many differences have their records read together; also the most in one batch."""
 REFUSALS_MAX = 100
-"""Records that the broker refuses one by one; where there are more, it is hardly for what is in them."""
+"""How many records the broker may refuse one by one; with more, their contents are hardly the cause."""
 KEYS_BEHIND_MAX = 2_000_000
-"""Records behind the plan; where there are more, a new one is cheaper than to hold their keys."""
+"""How many records may follow what the plan has seen; with more, a new plan is cheaper than their keys."""
 
 T = TypeVar("T")
 
@@ -60,10 +60,10 @@ class PartitionRepair:
         self._begun = begun
         self._seen: dict[Mend, Record | None] = {}
         self._at_once = MENDS_AT_ONCE
-        """In a batch: fewer where the broker has refused one, until it is known for which record."""
+        """Records in a batch at most; fewer after the broker has refused one, until the record is found."""
         self._refusals = 0
         self._behind: set[bytes | None] = set()
-        """Keys that others have written at the target behind what the plan has seen."""
+        """Keys that others have written at the target after what the plan has seen."""
 
     async def run(self) -> Repaired:
         left = list(self._plan.mends)
@@ -79,10 +79,11 @@ class PartitionRepair:
         return self._done
 
     async def _make_ready(self) -> None:
-        """See that the partition may be written to, and let it be known for what it is.
+        """Check that the partition may be written to, and record in the flow's state what it has become.
 
         Raises:
-            RefusedError: It may not.
+            RefusedError: It may not be written to.
+            TwinsiteError: A request to a cluster fails.
         """
         if self._wanted.apply:
             await self._part.be_owner()
@@ -117,10 +118,11 @@ class PartitionRepair:
             await self._memory.note_inserted(name, done.foreign)
 
     async def _accept(self) -> None:
-        """Let what differs be as it is. What others have written is; what it has shifted is where it belongs.
+        """Accept what differs; nothing more if records of others stay, as what they shifted is in place then.
 
         Raises:
-            RefusedError: That would hide more than what is named.
+            RefusedError: That would hide more than the differences that the plan names, or too much.
+            UntranslatableError: It is not known where a record belongs.
         """
         if self._done.foreign:
             return
@@ -140,7 +142,11 @@ class PartitionRepair:
         return known
 
     async def _foreign(self, known: Known, decision: Decision) -> Sequence[Inserted]:
-        """What others have written, where the copy does not go on for that and would go on behind it."""
+        """What others have written, if the copy has stopped because of it and could go on after it.
+
+        Raises:
+            RefusedError: The copy has stopped for another reason, or could not go on.
+        """
         if isinstance(decision, Proceed | Insert):
             return ()
         if not isinstance(decision, Stop) or decision.reason not in FOREIGN or known.shared:
@@ -162,7 +168,11 @@ class PartitionRepair:
     # -- where it goes on ------------------------------------------------------------------------
 
     async def _decide(self, known_of: KnownOf | None = None) -> Decision:
-        """What a mirror would do with the partition now."""
+        """What a mirror would do with the partition now.
+
+        Raises:
+            TwinsiteError: It cannot be looked at.
+        """
         names = {self._plan.name: self._plan.target_name}
         found = await self._part.decisions(names, known_of or (lambda _: self._known()))
         decision: Decision | TwinsiteError = found[self._plan.name]
@@ -179,7 +189,7 @@ class PartitionRepair:
         """Where the next batch goes.
 
         Raises:
-            RefusedError: None may be appended.
+            RefusedError: Nothing may be appended.
         """
         while True:
             decision = await self._decide()
@@ -194,12 +204,12 @@ class PartitionRepair:
     # -- what is appended ------------------------------------------------------------------------
 
     async def _mend_some(self, left: Sequence[Mend]) -> int:
-        """Put right the first of those that are left; answers how many were dealt with."""
+        """Put right the first of those that are left; returns how many were dealt with."""
         some = left[:MENDS_AT_ONCE]
         records = await self._records(some)
         bounds = _answered(self._part.bounds[self._plan.target_topic])
         group = some[: min(self._at_once, bounds.fitting([records.get(mend) for mend in some]))]
-        await self._read_behind(await self._offset_at(LATEST), bounds)  # that may take long: not in our turn
+        await self._read_behind(await self._offset_at(LATEST), bounds)  # may take long: before it is our turn
         if not self._wanted.apply:
             self._done.steps += [self._step(mend, records.get(mend), bounds) for mend in group]
             return len(group)
@@ -216,8 +226,9 @@ class PartitionRepair:
         return len(group)
 
     async def _records(self, mends: Sequence[Mend]) -> dict[Mend, Record]:
-        """What is to be appended for each, as far as that can be read and is what the plan says. Each is read
-        once, from far away perhaps.
+        """What to append for each, if it can be read and is what the plan names.
+
+        Each record is read only once: it may be far away.
         """
         unread = [mend for mend in mends if mend not in self._seen]
         here = {mend.source_offset: mend for mend in unread if mend.source_offset is not None}
@@ -241,7 +252,11 @@ class PartitionRepair:
         return await read_some(cluster, tp, [offset for offset in offsets if offset >= start])
 
     async def _read_behind(self, end: int, bounds: Bounds) -> None:
-        """Note which keys were written since, up to a target offset."""
+        """Note which keys were written since the last time, up to a target offset.
+
+        Raises:
+            RefusedError: The log has become shorter, too much was written, or tombstones may be gone.
+        """
         now_ms = _now_ms()
         if end < self._read_to:
             raise RefusedError(f"the target ended at {self._read_to} and now ends at {end}: reconcile again")
@@ -254,7 +269,7 @@ class PartitionRepair:
         self._read_to, self._read_at_ms = end, now_ms
 
     def _step(self, mend: Mend, record: Record | None, bounds: Bounds) -> Step:
-        """What is to become of a difference."""
+        """What is to be done about a difference."""
         if record is None:
             return Step(mend, Status.NOT_THERE, why="run `twinsite reconcile` again")
         if key_of(record) in self._behind:
@@ -265,8 +280,8 @@ class PartitionRepair:
     async def _append(
         self, mends: Sequence[Mend], records: Mapping[Mend, Record], place: Proceed, bounds: Bounds
     ) -> dict[Mend, Step] | None:
-        """Append their records; answers what has become of each. None where the broker will not have one of
-        several, and nobody knows which.
+        """Append their records; returns what has become of each. None if the broker refuses a batch of
+        several, as it is not known which of them it refuses.
         """
         if place.producer_epoch >= PRODUCER_EPOCH_MAX:
             raise RefusedError(f"it was repaired {place.producer_epoch} times: copy the topic anew")
@@ -283,7 +298,7 @@ class PartitionRepair:
         if standing.at is None:
             return self._refused(mends, standing.refusal)
         self._at_once = min(2 * self._at_once, MENDS_AT_ONCE)
-        await self._read_behind(standing.at, bounds)  # what a mirror has written before it heard of this
+        await self._read_behind(standing.at, bounds)  # a mirror may have written before it heard of this
         self._read_to = standing.at + len(mends)
         steps = {}
         for at, mend in enumerate(mends, standing.at):
@@ -292,7 +307,11 @@ class PartitionRepair:
         return steps
 
     def _refused(self, mends: Sequence[Mend], why: str) -> dict[Mend, Step] | None:
-        """What has become of records that the broker refuses for ever, as for :meth:`_append`."""
+        """What :meth:`_append` returns for records that the broker refuses for good.
+
+        Raises:
+            RefusedError: Too many were refused.
+        """
         if len(mends) > 1:
             return None
         self._refusals += 1
@@ -301,7 +320,11 @@ class PartitionRepair:
         return {mend: Step(mend, Status.REFUSED, why=why) for mend in mends}
 
     async def _finish(self, insertion: Insertion) -> Standing:
-        """Bring an insertion to its end."""
+        """Complete an insertion that was begun, and report its end.
+
+        Raises:
+            RefusedError: Nothing may be written: ``--apply`` was not given.
+        """
         if not self._wanted.apply:
             raise RefusedError("an earlier repair was interrupted here: run it again with --apply")
         name, target = self._plan.name, self._plan.target_name
@@ -320,8 +343,8 @@ class PartitionRepair:
             self._say("appended", target_offset=standing.at, **fields)
 
     async def _tell_end(self, begun: Begun, known: Known) -> None:
-        """Say what has become of what an earlier repair began: a mirror has brought it to its end since, or
-        that repair, and was killed before it could say so.
+        """Report what has become of a batch that an earlier repair began. A mirror has completed it since; or
+        that repair did, and was killed before it could report it.
         """
         start = max(begun.target_offset, await self._offset_at(EARLIEST))
         ranges = known.insertions.behind(start)
@@ -345,7 +368,7 @@ def _answered(answer: T | TwinsiteError) -> T:
 
 
 def _to_append(mend: Mend, record: Record) -> Record | None:
-    """What puts a key right, by the record that the plan names; None where that has another key, or none."""
+    """What puts a key right, given the record that the plan names; None if that has another key, or none."""
     key = key_of(record)
     if key is None or not key.startswith(mend.key):
         return None

@@ -1,10 +1,11 @@
-"""Carry out what can be done about what a comparison has found, as the mirror itself would.
+"""Repair what a comparison has found, by the rules of the mirror itself.
 
 A repair takes part in the flow like a mirror: it becomes the owner, looks where each partition goes on, and
-appends there under a producer epoch that the mirror has to hear of first, so that one that runs meanwhile
-neither does harm nor takes any. What is appended is decided anew for every batch, from what the target holds.
+appends there. It appends with a producer epoch that a mirror has to learn of first, so a mirror that runs
+meanwhile neither does harm nor suffers any. For every batch it decides again what to append, from what the
+target holds.
 
-Without ``apply`` everything is looked at and nothing is written.
+Without ``apply`` it looks at everything and writes nothing.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ from mirror.taking_part import flow_of, take_part
 from spark_jobs.plan import PartitionPlan, Plan
 
 PLAN_SECONDS_MAX = 6 * 3600
-"""A tombstone may be gone a day after it was written: of an older plan nobody could tell what has become."""
+"""An older plan is refused: a tombstone written since may be gone, by default a day after it was written."""
 
 
 async def repair(
     settings: Settings, plan: Plan, wanted: Wanted, note: Note, begun: Mapping[TopicPartition, Begun]
 ) -> list[Repaired]:
-    """Carry a plan out, or find out what that would do.
+    """Carry out a plan, or find out what that would do.
 
     Args:
-        begun: What earlier repairs have left without a word about its end, by partitions of the target.
+        begun: Batches whose end earlier repairs did not report, by target partition.
 
     Raises:
         UsageError: The plan is of another flow, or too old.
@@ -78,9 +79,10 @@ async def repair(
 async def _standing_still(
     part: Part, plans: Sequence[PartitionPlan]
 ) -> Mapping[TopicPartition, Decision | TwinsiteError]:
-    """Those of the partitions that do not go on, though nothing in them differs: what others have written
-    changed no key, or was put right again; or something is to be copied, and may not be. Those that cannot be
-    looked at are among them.
+    """Those of the partitions that have stopped although nothing is to be repaired in them, and why.
+
+    What others wrote changed no key, or was put right again; or records wait to be copied and may not be.
+    Partitions that cannot be looked at are included.
     """
 
     def known(name: TopicPartition) -> Known:
@@ -133,7 +135,7 @@ async def _taking_part(settings: Settings, plan: Plan, *, apply: bool) -> AsyncI
 
 
 async def _bounds(target: Cluster, topics: Sequence[str]) -> dict[str, Bounds | TwinsiteError]:
-    """What topics allow; the error where their settings may not be read, so that nobody can tell."""
+    """What topics allow; the error if their settings cannot be read."""
     answers = await describe_configs(target, topics)
     return {
         topic: answer

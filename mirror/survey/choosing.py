@@ -1,7 +1,7 @@
-"""Which topics of a source a flow copies: what its lists want, but for copies of what the target has.
+"""Which topics of a source a flow copies: those its lists select, except copies of the target's.
 
-What is a copy is known with the target only: whether it is the same cluster, what it has under a name, and
-what the flow has begun there. Where no target is named, or it does not answer, the lists alone count.
+Only with the target is it known which are copies: whether it is the same cluster, which topics it has, and
+which of them the flow has begun. If no target is named, or it does not answer, the lists alone count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mirror.sync.names import NamePolicy, TopicSelector
 from mirror.sync.returning import Returning
 
 PATIENCE_SECONDS = 5.0
-"""For so long a cluster that does not answer is tried again."""
+"""How long a cluster that does not answer is tried again."""
 NO_TARGET = "no target was named: --config with the mirror's settings"
 
 
@@ -29,8 +29,7 @@ class Chosen:
     """Topics of a flow, by their names at the source.
 
     Attributes:
-        left_out: How many the lists want besides, as they are copies of what the target has; or why that is
-            not known.
+        left_out: How many more the lists select that are copies of the target's; or why that is not known.
     """
 
     topics: tuple[str, ...]
@@ -40,11 +39,11 @@ class Chosen:
 async def choose(
     source: Cluster, topics: TopicsSettings, flow: Settings | None, say: Callable[[str], None]
 ) -> Chosen:
-    """Choose as a mirror would that starts now. What it could not know yet counts as copied.
+    """Choose as a mirror that starts now would. A topic counts as copied while it may be a copy or not.
 
     Args:
-        flow: Whose target is asked; None: nobody's.
-        say: Told that a target could not be asked.
+        flow: The flow whose target is asked; None: no target is.
+        say: Called with a warning if the target cannot be asked.
 
     Raises:
         UsageError: The lists want no topic of the source.
@@ -78,7 +77,7 @@ def _wanted(found: ClusterInfo, topics: TopicsSettings) -> Mapping[str, str]:
 async def _copies_of_target(
     source: Cluster, found: ClusterInfo, wanted: Mapping[str, str], topics: TopicsSettings, flow: Settings
 ) -> set[str]:
-    """Those of the topics wanted of which it is known that the flow leaves them out."""
+    """Those of the topics wanted that the flow is known to leave out."""
     async with connected("target", flow.target, patience_seconds=PATIENCE_SECONDS) as target:
         policy = NamePolicy(topics.prefix or "")
         same_cluster = source.info.cluster_id == target.info.cluster_id
@@ -91,7 +90,7 @@ async def _copies_of_target(
 
 
 async def _begun(target: Cluster, flow: str) -> set[str]:
-    """Topics that the flow copies already; whatever became known of them since, it does so."""
+    """Topics that the flow has begun to copy: it goes on with them, whatever is known of them by now."""
     try:
         return {tp.topic for tp in FlowMemory(await flow_state(target, flow)).topic_ids}
     except NoStateError:

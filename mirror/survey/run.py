@@ -1,6 +1,6 @@
 """Measure the link to each relay, and meanwhile what is produced at the source behind them.
 
-One relay after the other: two at once would measure each other.
+Relays are measured one after the other: two at once would compete.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """A link, what it is for what is produced, and what to do about it.
+    """A link as measured, what it means for what is produced, and advice.
 
     Attributes:
-        window_bytes: As it is in the settings.
+        window_bytes: The window in the settings.
     """
 
     link: Measured
@@ -58,8 +58,8 @@ class Survey:
     """What was found out.
 
     Attributes:
-        production: None where it is not known; ``why_no_production`` says why.
-        source_error: What kept it from being known.
+        production: None if it is not known; ``why_no_production`` says why.
+        source_error: The error that kept it from being known, if that was the cause.
     """
 
     relays: tuple[Surveyed | Failed, ...]
@@ -69,7 +69,7 @@ class Survey:
 
     @property
     def errors(self) -> list[TwinsiteError]:
-        """What did not answer."""
+        """The errors of relays and of the source."""
         failed = [one.error for one in self.relays if isinstance(one, Failed)]
         return failed if self.source_error is None else [*failed, self.source_error]
 
@@ -81,13 +81,13 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is wanted of a survey.
+    """What a survey is to do.
 
     Attributes:
-        seconds: For so long each link is filled.
+        seconds: How long each link is filled.
         rate_max: Bytes a second, at most; None: what the settings allow at this time, or the link carries.
-        topics: Whose production counts; None: of none.
-        flow: The target of these settings says which of them the flow leaves out; None: nobody does.
+        topics: The topics whose production is measured; None: of no topics.
+        flow: Settings whose target tells which of them the flow leaves out; None: no target is asked.
     """
 
     seconds: float
@@ -97,10 +97,10 @@ class Wish:
 
 
 async def survey(link: LinkSettings, wish: Wish, say: Callable[[str], None]) -> Survey:
-    """Measure the links to all relays. What fails of one keeps nobody from looking at the others.
+    """Measure the links to all relays. One that fails does not keep the others from being measured.
 
     Args:
-        say: Told what is being done, for people who wait.
+        say: Called with what is being done, for people who wait.
 
     Raises:
         UsageError: Topics were named, and the source has none of them.
@@ -118,8 +118,9 @@ async def survey(link: LinkSettings, wish: Wish, say: Callable[[str], None]) -> 
 
 
 def rate_max_at(link: LinkSettings, wish: Wish, now: datetime) -> int | None:
-    """What to ask of a link: what was wished for, else what its limits allow now; no relay sends less than
-    :data:`mirror.link.probe.RATE_MIN`.
+    """Bytes a second to ask of a link: what was wished for, else what its limits allow now; None: no limit.
+
+    It is never below :data:`mirror.link.probe.RATE_MIN`: no relay sends less.
     """
     allowed = rate_at(periods_of(link.limits), now) if wish.rate_max is None else wish.rate_max
     return None if allowed is None else max(round(allowed), RATE_MIN)
@@ -154,11 +155,11 @@ async def _measure(
 
 @dataclass(slots=True)
 class _Watch:
-    """The source behind the relays, as far as it answers; nothing of it where no topics were named.
+    """Watches what is produced at the source behind the relays; does nothing if no topics were named.
 
     Attributes:
-        found: What is produced, at the end.
-        error: What kept it from being found out.
+        found: What is produced; known after :meth:`end`.
+        error: What kept it from being known.
     """
 
     link: LinkSettings
@@ -171,7 +172,11 @@ class _Watch:
     _before: Ends | None = None
 
     async def begin(self, stack: contextlib.AsyncExitStack, say: Callable[[str], None]) -> None:
-        """Look for the first time."""
+        """Look for the first time.
+
+        Raises:
+            UsageError: The source has none of the topics.
+        """
         if self.topics is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""What is written to the topics of a flow: where they end, twice, and some batches of what came in between.
+"""What is produced to the topics of a flow: where they end, twice, and some of the batches in between.
 
 Sources: KIP-79 (ListOffsets), docs/design.md.
 """
@@ -24,7 +24,7 @@ from mirror.model import TopicPartition
 from mirror.survey.choosing import Chosen
 
 PARTITIONS_MAX = 16
-"""Of so many batches are looked at: those with most news."""
+"""How many partitions are sampled: those that have grown most."""
 PARTITION_BYTES_MAX = 256 << 10
 SAMPLE_SECONDS_MAX = 5.0
 SAMPLE_BYTES_MIN, SAMPLE_BYTES_MAX = 64 << 10, 4 << 20
@@ -33,14 +33,14 @@ SAMPLE_BYTES_MIN, SAMPLE_BYTES_MAX = 64 << 10, 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where partitions ended, and when: monotonic seconds, in the middle of the question."""
+    """Where partitions ended, and when: monotonic seconds, halfway between question and answer."""
 
     at: float
     offsets: Mapping[TopicPartition, int | None]
 
 
 async def ends(source: Cluster) -> Ends:
-    """Where all partitions of the snapshot end; None where a broker does not say."""
+    """Where all partitions of the snapshot end; None if a broker does not say."""
     tps = [
         TopicPartition(topic.name, number)
         for topic in source.info.topics.values()
@@ -59,8 +59,8 @@ async def production(
     """What was produced since a first look.
 
     Args:
-        rate: Bytes a second of the link, as far as it is known: a sample must not take long.
-        recode: Whether batches of lz4, gzip and snappy are inflated for the way.
+        rate: Bytes a second that the link carries, if known: a sample must not take long.
+        recode: Whether lz4, gzip and snappy batches are decompressed before they cross the link.
     """
     after = await ends(source)
     wanted = wants(before.offsets, after.offsets)
@@ -74,7 +74,7 @@ async def production(
 
 
 def sample_bytes(rate: float | None) -> int:
-    """How much of batches may be brought over a link."""
+    """How many bytes of batches a sample may bring over a link of this rate."""
     fitting = SAMPLE_BYTES_MIN if rate is None else int(rate * SAMPLE_SECONDS_MAX)
     return min(max(fitting, SAMPLE_BYTES_MIN), SAMPLE_BYTES_MAX)
 
@@ -82,7 +82,7 @@ def sample_bytes(rate: float | None) -> int:
 def wants(
     before: Mapping[TopicPartition, int | None], after: Mapping[TopicPartition, int | None]
 ) -> dict[TopicPartition, Want]:
-    """What came in between, of those with most news; where there is none nothing is worth a look."""
+    """What to read of what came in between: from the partitions that have grown most, of none if none has."""
     grown = growth(before, after)
     most = sorted((tp for tp in grown if grown[tp]), key=lambda tp: -grown[tp])[:PARTITIONS_MAX]
     return {tp: Want(begin, -1, -1, PARTITION_BYTES_MAX) for tp in most if (begin := before[tp]) is not None}
@@ -91,27 +91,27 @@ def wants(
 async def _read(
     source: Cluster, wanted: Mapping[TopicPartition, Want], bytes_max: int
 ) -> dict[TopicPartition, memoryview]:
-    """Whole batches; without what cannot be read just now."""
+    """Whole batches of each partition, without those that cannot be read for now."""
     found: dict[TopicPartition, memoryview] = {}
     for node, tps in by_leader(source, wanted).items():
         limits = replace(AT_ONCE, bytes_max=max(bytes_max // len(wanted) * len(tps), 1))
         try:
             came = await peek_at(source, node, {tp: wanted[tp] for tp in tps}, limits)
         except TwinsiteError:
-            continue  # the rest says how long a record is, or nobody does, and then that is what is said
+            continue  # others tell how long a record is; if none does, the survey says so
         found |= {tp: one.records for tp, one in came.items() if not one.error_code}
     return found
 
 
 def sample_of(records: memoryview) -> Sample:
-    """How long batches are, and for how many offsets they stand. Those of old formats do not say that."""
+    """How many bytes batches have, and how many offsets they span. Old formats do not tell: left out."""
     whole = [(header, view) for header, view in walk(records) if header.magic == MAGIC_V2]
     offsets = sum(header.next_offset - header.base_offset for header, _ in whole)
     return Sample(sum(len(view) for _, view in whole), offsets)
 
 
 def wire_share(each: Sequence[memoryview], *, recode: bool) -> float | None:
-    """So much of the bytes of batches is left when they are sent as a relay sends them."""
+    """The share of the bytes of batches that is left when a relay sends them; None if there are none."""
     views = [view for records in each for header, view in walk(records) if header.magic >= 0]
     if not views:
         return None

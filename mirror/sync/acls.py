@@ -1,16 +1,16 @@
-"""Which ACLs the target needs so that who may read a topic may read its copy.
+"""Which ACLs the target needs, so that principals who may read a topic may read its copy.
 
-Rights to read and to describe are carried over, and denials, but for those that would
-stop the mirror itself. Rights to change a topic are not, because the mirror is the only
-writer of a copy. ACLs are only ever added. Pure: no I/O.
+Carried over are rights to read and to describe, and denials except those that would
+stop the mirror itself. Rights to change a topic are not carried over: the mirror is the
+only writer of a copy. ACLs are only ever added. Pure: no I/O.
 
-A pattern for all topics (``*``), or for all that begin alike, becomes a prefixed one
-where copies have a prefix that ends with a separator. Else it becomes one for each
-topic that is copied: ``east`` is also how the name of ``eastern`` begins. So nothing
-else at the target is opened, and nothing closed.
+A pattern for all topics (``*``), or for a prefix of names, becomes a prefixed pattern
+if copies have a prefix that ends with a separator. Otherwise it becomes one literal
+pattern for each copied topic: a prefixed ``east`` would match ``eastern`` as well. So
+no other topic of the target is opened or closed.
 
 Sources: KIP-290 (prefixed patterns), MirrorMaker 2's ``MirrorSourceConnector``
-(its rules are the least that is done here), Kafka's ``AclOperation``.
+(its rules are the minimum here), Kafka's ``AclOperation``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WILDCARD = "*"
 SEPARATORS = (".", "_", "-")
 EVERYONE = "User:*"
 CARRIED = frozenset({"READ", "DESCRIBE", "DESCRIBE_CONFIGS"})
-"""What ALLOW may speak of. ALL becomes the first two."""
+"""Operations for which ALLOW is carried over. ALLOW ALL becomes READ and DESCRIBE."""
 
 
 class Skipped(NamedTuple):
@@ -40,7 +40,7 @@ class Skipped(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AclPlan:
-    """What to add at the target, denials first, and what was left out."""
+    """What to add at the target, denials first, and what is not carried over."""
 
     create: tuple[TopicAcl, ...]
     skipped: tuple[Skipped, ...]
@@ -57,13 +57,13 @@ def plan_acls(
     """Which bindings of the source are missing at the target.
 
     Args:
-        topics: The source topics that are copied; bindings of others are no concern of ours.
-        mirror_principals: Who the mirror is at the target, for example ``User:twinsite``: a denial that
-            would stop the mirror itself is not carried over.
+        topics: The source topics that are copied; bindings that match none of them are passed over.
+        mirror_principals: The mirror's own principals at the target, for example ``User:twinsite``: a denial
+            that would stop the mirror itself is not carried over.
     """
     wanted: dict[TopicAcl, None] = {}
     skipped: list[Skipped] = []
-    copied = dict.fromkeys(topics)  # found by name, and gone through in order
+    copied = dict.fromkeys(topics)  # quick to search, and iterated in order
     for acl in source:
         if not _concerns(acl, copied):
             continue
@@ -103,7 +103,7 @@ def _carried(acl: TopicAcl, topics: Collection[str], policy: NamePolicy) -> Iter
 
 
 def _patterns(acl: TopicAcl, topics: Collection[str], policy: NamePolicy) -> Iterator[tuple[str, str]]:
-    """What the binding speaks of, in target names."""
+    """The patterns of the binding, with target names: each a name and a pattern type."""
     wildcard = (acl.name, acl.pattern_type) == (WILDCARD, LITERAL)
     if not wildcard and acl.pattern_type == LITERAL:
         yield policy.to_target(acl.name), LITERAL

@@ -1,4 +1,4 @@
-"""Carries the ACLs of copied topics from one cluster to another; the plan decides which."""
+"""Carry the ACLs of copied topics to the target; :mod:`mirror.sync.acls` decides which."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ async def carry_acls(
     *,
     mirror_principals: Collection[str] = (),
 ) -> AclPlan | None:
-    """Add what is missing at the target.
+    """Add the ACLs that are missing at the target.
 
     Args:
         topics: The source topics that are copied.
         mirror_principals: See :func:`mirror.sync.acls.plan_acls`.
 
     Returns:
-        What was added and left out; None where one of the clusters has no authorizer.
+        What was added and left out; None if one of the clusters has no authorizer.
 
     Raises:
-        NotAuthorizedError: No DESCRIBE on the source cluster, or no DESCRIBE and ALTER on the target's.
+        NotAuthorizedError: No DESCRIBE on the source cluster, or no DESCRIBE or ALTER on the target cluster.
+        BrokerError: A cluster refuses something else; the other ACLs have been added.
+        ConnectionFailedError: A cluster did not answer.
     """
     there = await describe_topic_acls(source)
     here = await describe_topic_acls(target)
@@ -44,7 +46,7 @@ async def carry_acls(
 
 
 def principals(security: SecuritySettings) -> frozenset[str]:
-    """Who the mirror is to a cluster, as far as a user name tells; certificates and tokens are not read."""
+    """The mirror's own principal at a cluster, by its user name; certificates and tokens are not read."""
     if security.sasl is None or not security.sasl.username:
         return frozenset()
     return frozenset({f"User:{security.sasl.username}"})

@@ -1,4 +1,4 @@
-"""Topics of a cluster, as the plans of this package want them described."""
+"""Describe topics of a cluster in the form that the plans of this package take."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from mirror.sync.topics import TopicFacts
 
 
 async def describe(cluster: Cluster, topics: Iterable[TopicInfo]) -> dict[str, TopicFacts]:
-    """Each topic with its settings; where those cannot or may not be read, without them."""
+    """Each topic with its settings, or without them if they cannot or may not be read.
+
+    Raises:
+        ConnectionFailedError: The cluster did not answer.
+    """
     infos = {topic.name: topic for topic in topics}
     settings = await describe_configs(cluster, sorted(infos)) if infos else {}
     return {name: facts(info, settings.get(name)) for name, info in infos.items()}
 
 
 def facts(info: TopicInfo, settings: Settings | TwinsiteError | None) -> TopicFacts:
-    """One topic; replicas are those of its first partition."""
+    """One topic; the replication factor is that of its first partition."""
     replicas = info.partitions[min(info.partitions)].replicas if info.partitions else ()
     return TopicFacts(
         info.name,
@@ -32,7 +36,7 @@ def facts(info: TopicInfo, settings: Settings | TwinsiteError | None) -> TopicFa
 
 
 def configs(settings: Settings) -> TopicConfigs:
-    """Settings with a value, and which of them were set on the topic itself."""
+    """The settings that have a value, and which of them are set on the topic itself."""
     values: dict[str, str] = {}
     explicit: set[str] = set()
     for name, (value, is_explicit) in settings.items():

@@ -1,9 +1,9 @@
 """Keep the set of copied partitions in step with the topics of the source.
 
-Every pass reads both clusters, makes what is missing at the target, and hands new
-partitions to the engine. A topic that cannot be copied becomes partitions in a
-state with a reason; a topic that was deleted, or made again under its name, is
-said to be so and never mixed up with its successor.
+Every pass reads both clusters, creates what is missing at the target, and hands new
+partitions to the engine. A topic that cannot be copied becomes partitions in a state
+with a reason. A topic that was deleted, or deleted and created again, is reported as
+such and never mixed up with its successor.
 
 Sources: KIP-516 (topic ids), docs/design.md.
 """
@@ -44,16 +44,16 @@ from monitoring.tombstones import Tombstones
 log = structlog.get_logger(__name__)
 
 TEND_SECONDS = 1.0
-"""How often it is seen whether topics have become what they were to be."""
+"""How often, between passes, the mirror tries what had to wait until topics were known to be ours."""
 
 
 class Follower:
     """Follows the topics of one source.
 
     Attributes:
-        seen: Names of all topics the source shows us, but for internal ones.
-        topics_ignored: How many topics of the source are not copied, internal ones among them.
-        left_out: Those that the lists want and that are not copied all the same, and why.
+        seen: Names of all topics the source shows us, except internal ones.
+        topics_ignored: How many topics of the source are not copied, internal ones included.
+        left_out: Topics that the lists select but that are not copied, and why.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Follower:
             settings.topics, flow, self._source_topics, memory, engine.partitions, self._policy, right
         )
         self._conflicts: dict[TopicPartition, Conflict] = {}
-        """What is in the way of partitions, as of the last pass."""
+        """What keeps partitions from being copied, as of the last pass."""
         self._missing = MissingTopics(flow.source, flow.target, self._policy)
         self._right = right
         self._offsets = settings.offsets.mode
@@ -92,7 +92,7 @@ class Follower:
         self._mirror_principals = principals(settings.target.security)
 
     def retention(self, topic: str) -> Retention:
-        """What a source topic keeps; without limits where it is compacted only."""
+        """What a source topic keeps; without limits if it is only compacted."""
         return self._source_topics.retention(topic)
 
     def tombstones(self, topic: str) -> Tombstones:
@@ -100,14 +100,14 @@ class Follower:
         return self._source_topics.tombstones(topic)
 
     def why_nothing(self) -> tuple[str, str]:
-        """Why no topic that was seen is copied, and which could have been meant."""
+        """Why none of the topics seen is copied, and which of them may have been meant; both in words."""
         return self._selector.why_nothing(self.seen)
 
     async def run(self, *, once: bool) -> None:
         """Follow until cancelled. A pass that fails is logged and tried again.
 
         Args:
-            once: Begin with nothing new; only what a cluster that did not answer left undone is tried again.
+            once: Take up nothing new; only retry what was left undone because a cluster did not answer.
         """
         while True:
             await self.tend(TEND_SECONDS if once else self._settings.refresh_seconds)
@@ -115,23 +115,23 @@ class Follower:
                 await self._attempt(self.follow(nothing_new=once))
 
     async def tend(self, seconds: float) -> None:
-        """For so long, bring topics in step as soon as it is known that they are ours."""
+        """For this long, bring topics in step as soon as they are known to be ours."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             await asyncio.sleep(min(TEND_SECONDS, left))
             await self._attempt(self._bring_in_step(again=False))
 
     async def finish(self) -> None:
-        """Leave topics as they are to be, before the mirror ends.
+        """Finish what topics still need, and carry their ACLs, before the mirror ends.
 
         Raises:
-            TwinsiteError: The target cannot be asked.
+            TwinsiteError: A request to the target fails.
         """
         await self._bring_in_step(again=True)
         await self._carry_acls()
 
     async def _bring_in_step(self, *, again: bool) -> None:
-        """Do what had to wait until topics were ours; partitions that were missing are copied at once."""
+        """Do what had to wait until topics were known to be ours; copy partitions added by that at once."""
         added = await self._topics.finish(again=again)
         for tp in [tp for tp in self._conflicts if tp.topic in added]:
             del self._conflicts[tp]
@@ -149,10 +149,10 @@ class Follower:
         """One pass.
 
         Args:
-            nothing_new: Over the topics and partitions of the passes before.
+            nothing_new: Keep to topics and partitions that an earlier pass took up.
 
         Raises:
-            TwinsiteError: A cluster cannot be asked, or does not allow what is needed.
+            TwinsiteError: A cluster does not answer, or does not allow what is needed.
         """
         found = await self._flow.source.describe_topics(None)
         await self._missing.look(found, [n for n in self._begun() if self._selector.why_not(n) is None])
@@ -186,7 +186,7 @@ class Follower:
         self.followed_once = True
 
     async def _carry_acls(self) -> None:
-        """Add ACLs that are missing; copying does not depend on it, so a refusal is only said."""
+        """Add missing ACLs. Copying does not depend on them, so a refusal is only logged."""
         if not self._settings.sync_acls:
             return
         try:
@@ -210,7 +210,7 @@ class Follower:
         self._tell_denials(frozenset(one for one in plan.skipped if one.acl.permission == DENY))
 
     def _tell_denials(self, left_out: frozenset[Skipped]) -> None:
-        """Say, once, who is kept out at the source and not at the target."""
+        """Log, once, which denials of the source the target does not get."""
         for acl, why in sorted(left_out - self._denials_left_out, key=str):
             log.warning(
                 "denial_not_carried",
@@ -226,7 +226,7 @@ class Follower:
     # -- the engine's partitions -----------------------------------------------------------------
 
     def _taken_up(self, chosen: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
-        """What of these topics is copied already, or waits to be."""
+        """Those partitions of these topics that the engine has already, with the same topic id."""
         taken: dict[str, TopicInfo] = {}
         for name, topic in chosen.items():
             copies = {n: self._engine.partitions.get(TopicPartition(name, n)) for n in topic.partitions}
@@ -236,7 +236,10 @@ class Follower:
         return taken
 
     def _not_known_at_first(self, there: Collection[str]) -> dict[str, TopicLeftOut]:
-        """What is not begun any more, whatever has become known of it since."""
+        """Topics the last pass left out because it was not known whether they are copies.
+
+        A mirror that takes up nothing new does not begin them, whatever is known of them by now.
+        """
         begun = self._begun()
         return {
             one.topic: one
@@ -245,17 +248,17 @@ class Follower:
         }
 
     def _begun(self) -> set[str]:
-        """Topics that are copied already, whatever became known of them since."""
+        """Topics whose copy was begun, in this run or an earlier one."""
         return {tp.topic for tp in (*self._memory.topic_ids, *self._engine.partitions)}
 
     def _take_up(self) -> None:
-        """What an earlier run has copied is followed from there, whatever has become of its topic since."""
+        """Go on with what an earlier run began to copy, whatever has become of its topic since."""
         for tp, topic_id in self._memory.topic_ids.items():
             if tp not in self._engine.partitions and self._selector.why_not(tp.topic) is None:
                 self._begin(tp, UUID(topic_id))
 
     def _take_successors(self, chosen: Mapping[str, TopicInfo]) -> None:
-        """Where nothing was copied of a topic that was made again, the new one is not its successor."""
+        """Begin with the new topic where the old one was deleted before anything of it was copied."""
         begun = {tp.topic for tp in self._memory.topic_ids}
         for old in [p for p in self._engine.partitions.values() if _is_old(p, chosen)]:
             topic = chosen[old.tp.topic]
@@ -268,7 +271,7 @@ class Follower:
                     self._engine.pause(new)
 
     def _without_successors(self, chosen: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
-        """Those that are no successor of a topic that was copied: of such nothing is made or changed."""
+        """Those that do not succeed a copied topic: for a successor the target is left as it is."""
         old = {
             tp.topic
             for tp, topic_id in self._memory.topic_ids.items()
@@ -283,7 +286,7 @@ class Follower:
         return partition
 
     def _add_partitions(self, chosen: Mapping[str, TopicInfo], conflicts: Mapping[str, Conflict]) -> None:
-        """Those that are new; and those that were held up and are not any more, or the other way round."""
+        """Add new partitions, resume those that nothing holds up any more, and hold those with a conflict."""
         before, self._conflicts = self._conflicts, dict(_by_partition(chosen, conflicts))
         over = before.keys() - self._conflicts.keys()
         successors = {p.tp.topic for p in self._engine.partitions.values() if _is_old(p, chosen)}
@@ -291,21 +294,21 @@ class Follower:
             for number in sorted(topic.partitions):
                 tp = TopicPartition(topic.name, number)
                 partition = self._engine.partitions.get(tp) or self._begin(tp, topic.topic_id)
-                if topic.name in successors:  # what the topic before did not have is none of its copy
+                if topic.name in successors:  # nor is a partition copied that only the successor has
                     self._stop_recreated(partition, topic)
                 if tp in over and partition.state is State.BLOCKED:
                     self._engine.resume(partition)
                 self.hold(partition)
 
     def hold(self, partition: PartitionCopy) -> None:
-        """Copy nothing of a partition while something is in the way of its topic, whoever wants to go on."""
+        """Block a partition that has a conflict, even if an operator has just resumed it."""
         conflict = self._conflicts.get(partition.tp)
         if conflict is not None and partition.state not in HOPELESS:
             partition.stop(State.BLOCKED, conflict.reason, conflict.detail, None)
             self._engine.changed(partition)
 
     def _tell_other_modes(self, chosen: Mapping[str, TopicInfo]) -> None:
-        """Say, once, that partitions began with another offset mode than the one asked for now."""
+        """Log, once, that partitions began with another offset mode than the one configured now."""
         if self.followed_once or self._offsets == "auto":
             return
         began = [self._memory.known(tp) for tp in self._engine.partitions if tp.topic in chosen]
@@ -316,7 +319,7 @@ class Follower:
             )
 
     def _note_recreated(self, chosen: Mapping[str, TopicInfo]) -> None:
-        """Partitions of a topic that has a successor, also those that the successor does not have."""
+        """Stop all partitions of topics that have a successor, even those the successor does not have."""
         for partition in self._engine.partitions.values():
             if _is_old(partition, chosen):
                 self._stop_recreated(partition, chosen[partition.tp.topic])
@@ -328,12 +331,12 @@ class Follower:
         partition.stop(State.TOPIC_RECREATED, Reason.TOPIC_ID_CHANGED, words, None)
         self._engine.changed(partition)
 
-    # -- topics that are not shown any more --------------------------------------------------------
+    # -- topics that the source no longer shows ------------------------------------------------------
 
     def _note_missing(self) -> None:
-        """Copy nothing of topics that are gone, or hidden.
+        """Block the partitions of topics that are gone or hidden.
 
-        What only an operator ends stays as it is: it says more than that.
+        A state that only an operator ends stays as it is: it says more.
         """
         gone = self._missing.gone
         for partition in self._engine.partitions.values():
@@ -346,13 +349,13 @@ class Follower:
                 self.hold(partition)
 
     async def _forget_gone(self) -> None:
-        """Forget topics that are gone at both sides, and let go of what is gone and not known to the flow.
+        """Forget topics that are gone at both sides, and drop gone partitions that the flow's state lacks.
 
-        The owner does the first, durably, and any mirror the second: so one that stands by does it, too, and
-        one that ends in between.
+        The owner alone does the first, durably. Every mirror does the second, so a standby drops what the
+        owner forgot, and an owner what it forgot before it was interrupted.
 
         Raises:
-            TwinsiteError: The target cannot be asked, or the flow's state not be read or written.
+            TwinsiteError: A request to the target fails, or the flow's state cannot be read or written.
         """
         gone = self._missing.gone
         if self._right.held:
@@ -379,7 +382,7 @@ class Follower:
 
 
 def _is_old(partition: PartitionCopy, chosen: Mapping[str, TopicInfo]) -> bool:
-    """True where its topic has a successor of the same name."""
+    """True if its topic has a successor of the same name."""
     topic = chosen.get(partition.tp.topic)
     return topic is not None and partition.topic_id != topic.topic_id.bytes
 

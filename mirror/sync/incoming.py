@@ -1,11 +1,11 @@
-"""Which topics of the source are copies of what the target has: copied back they would go round for ever.
+"""Which topics of the source are copies of the target's own: copied back, they would go round for ever.
 
-With ``a.`` one way and ``b.`` the other, t becomes a.t, b.a.t, a.b.a.t. What a topic is
-follows from what flows remember at the cluster they write to, not from its name: a copy
-is what a flow from our target has written down as its own. It does so before it writes
-records, so a topic that holds some and is not written down is somebody else's.
+With prefix ``a.`` one way and ``b.`` the other, t becomes a.t, b.a.t, a.b.a.t. Names do
+not decide this; the state does that flows keep at the cluster they write to. A copy is a
+topic that a flow from our target has recorded as its own. A flow records it before it
+writes records, so a topic that holds records and is not recorded is somebody else's.
 
-Where what they remember may not be read, a name that has gone round twice is the sign. Pure: no I/O.
+Where that state may not be read, a name that has gone round twice is the sign. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mirror.sync.names import Ignored
 
 
 def original_of(flow: OtherFlow, topic: str) -> str | None:
-    """Of which topic it is, or would be, the copy that this flow makes; None if it cannot be one."""
+    """The topic whose copy by this flow it is, or by its name would be; None if it cannot be one."""
     known = flow.originals.get(topic)
     if known is not None or flow.prefix is None or not topic.startswith(flow.prefix):
         return known
@@ -40,15 +40,15 @@ def judge(
     """Whether a topic of the source is a copy that a flow from the target has made.
 
     Args:
-        copy_name: What it would be called at the target. A copy that goes home under the name of its
-            original makes no further one, and where the original is gone that is how a site is brought back;
-            where it is still there both would copy each other.
-        there: The id of the topic that the target has of that name; None where it has none.
-        written: Those partitions of which it was known that they held records, before this flow's memory was
-            read.
+        copy_name: Its name at the target, if it were copied. A copy that goes home, under the name of its
+            original, creates no further copy. If the original is gone, that is how a site is brought back;
+            if it still exists, the two would copy each other.
+        there: The id of the target's topic of that name; None if there is none.
+        written: Partitions that were known to hold records before this flow's state was read.
 
     Returns:
-        None when it holds anything else; UNDECIDED while it may become a copy and holds nothing.
+        COPY_OF_TARGET if it is such a copy; UNDECIDED while it may become one, and none of its partitions is
+        known to hold anything else; None otherwise.
     """
     original = original_of(flow, topic.name)
     goes_home = original == copy_name
@@ -64,7 +64,7 @@ def judge(
 
 
 def _copy(flow: OtherFlow, topic: TopicInfo, partition: int) -> PartitionRecord | None:
-    """What a flow has written down of a partition, and not of one of an earlier topic of that name."""
+    """What a flow has recorded of a partition; None if nothing, or only of an earlier topic of that name."""
     record = flow.copies.get(TopicPartition(topic.name, partition))
     if record is None or record.target_topic_id in {None, str(topic.topic_id)}:
         return record
@@ -72,10 +72,10 @@ def _copy(flow: OtherFlow, topic: TopicInfo, partition: int) -> PartitionRecord 
 
 
 def has_gone_round(topic: str, topics: Collection[str], prefix: str) -> bool:
-    """Whether a name has been here twice already: it begins with the same twice, our prefix at its end.
+    """Whether a topic has gone round twice: its name begins with the same text twice, ending in our prefix.
 
     Args:
-        topics: All of the source: those it was made of are among them.
+        topics: All topics of the source. The two that it would be a copy of must be among them.
     """
     if not prefix:
         return False

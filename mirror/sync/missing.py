@@ -1,11 +1,11 @@
-"""Topics that are copied and that the source does not show any more: hidden from us, or gone.
+"""Copied topics that the source no longer shows: hidden from us, or gone.
 
-A list leaves out what may not be described, as if it did not exist. So what is missing in
-it is asked for by name: brokers then say which of the two it is. Of what they refuse to
-describe they do not say whether it exists.
+A list of topics omits those that may not be described, as if they did not exist. So a
+topic missing from it is asked for by name, and brokers say which of the two it is. When
+they refuse to describe a topic, they do not say whether it exists.
 
-What is gone at both sides is forgotten. Until then its copy may be all there is left of
-it, and what the flow knows of it says which record was which.
+A topic that is gone at both sides is forgotten. Until then its copy may be all that is
+left of it, and the flow's state says which record was which.
 
 Sources: the Kafka protocol guide (Metadata), docs/states.md.
 """
@@ -28,10 +28,10 @@ log = structlog.get_logger(__name__)
 
 
 class MissingTopics:
-    """Knows which topics of a flow are not shown any more.
+    """Knows which topics of a flow the source no longer shows.
 
     Attributes:
-        why: Of each of them, by its name at the source, as of the last look.
+        why: What is known of each, by its name at the source, as of the last look.
     """
 
     def __init__(self, source: Cluster, target: Cluster, policy: NamePolicy) -> None:
@@ -40,25 +40,25 @@ class MissingTopics:
         self._target = target
         self._policy = policy
         self._without_copy: frozenset[str] = frozenset()
-        """Topics that are gone, and whose copies were gone as well when that was asked last."""
+        """Topics that are gone, and whose copies were gone, too, when last asked."""
         self._told = False
-        """Whether it was said that the source shows nothing."""
+        """Whether it has been logged that the source shows no topics."""
 
     @property
     def gone(self) -> frozenset[str]:
-        """Those that the source does not have."""
+        """Those that the source no longer has."""
         return frozenset(name for name, why in self.why.items() if why.reason is Reason.TOPIC_DELETED)
 
     async def look(self, found: ClusterInfo, begun: Collection[str]) -> None:
-        """See why topics are not among those found. An empty answer says nothing, and changes nothing.
+        """Ask why copied topics are not among those found. An empty answer proves and changes nothing.
 
-        Of what is neither gone nor hidden holds what was said before.
+        If the brokers do not say that a missing topic is gone or hidden, what was known of it still holds.
 
         Args:
             begun: Topics that are copied.
 
         Raises:
-            TwinsiteError: The source cannot be asked.
+            TwinsiteError: A request to the source fails.
         """
         if not found.topics:
             self._tell_nothing_shown(begun)
@@ -70,7 +70,7 @@ class MissingTopics:
         self.why = {name: why for name, why in said.items() if why is not None}
 
     def _tell_nothing_shown(self, begun: Collection[str]) -> None:
-        """Say so once, where topics are copied: all of them are gone, or hidden, and nobody knows which."""
+        """Log, once, that no topics are shown though some are copied: whether gone or hidden is not known."""
         if begun and not self._told:
             log.warning("no_topics_shown", topics=len(begun))
         self._told = bool(begun)
@@ -85,13 +85,13 @@ class MissingTopics:
         return None
 
     async def without_copy(self, begun: Collection[str]) -> frozenset[str]:
-        """Those of the topics that are gone whose copies are so, too, now and when this was asked last.
+        """Those of the gone topics whose copies are gone, too, both now and at the call before.
 
         Args:
             begun: Topics that are copied.
 
         Raises:
-            TwinsiteError: The target cannot be asked.
+            TwinsiteError: A request to the target fails.
         """
         before, self._without_copy = self._without_copy, frozenset()
         copies = {self._policy.to_target(name): name for name in self.gone.intersection(begun)}
@@ -102,5 +102,5 @@ class MissingTopics:
 
 
 def _is_gone(error: TwinsiteError | None) -> bool:
-    """True where a broker has said of a topic, asked for by name, that there is none."""
+    """True if a broker, asked for the topic by name, has said that it does not exist."""
     return isinstance(error, BrokerError) and error.code == codes.UNKNOWN_TOPIC_OR_PARTITION

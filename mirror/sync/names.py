@@ -1,7 +1,7 @@
 """Which topics are copied, and what they are called at the target.
 
-Both policies can be turned round: from a target name the source name follows, so
-that an offset, a group or an ACL finds its way home. Internal topics are never
+Both policies (identity, prefix) are reversible: the source name follows from the target
+name, so offsets, groups and ACLs can be translated back. Internal topics are never
 copied, whatever the lists say; :mod:`mirror.topic_names` says which those are. Pure: no I/O.
 """
 
@@ -24,17 +24,17 @@ class Ignored(StrEnum):
     """Why a topic of the source is not copied."""
 
     INTERNAL = "internal"
-    """Kafka's, MirrorMaker 2's or our own: it speaks of its cluster and means nothing on another."""
+    """Kafka's, MirrorMaker 2's or our own: what it says of its cluster means nothing on another."""
     NOT_INCLUDED = "not_included"
     EXCLUDED = "excluded"
     OWN_COPY = "own_copy"
-    """Source and target are one cluster, and this is what the flow writes: copying it would never end."""
+    """Source and target are one cluster, and the flow writes this topic: copying it would never end."""
     COPY_OF_TARGET = "copy_of_target"
-    """A flow from the target has made it: see :mod:`mirror.sync.incoming`. So for those that follow."""
+    """It is the copy of a flow from the target; see :mod:`mirror.sync.incoming` for this and the rest."""
     UNDECIDED = "undecided"
     """It is empty, and may be about to become such a copy."""
     NOT_KNOWN = "not_known"
-    """It may be such a copy: what says so could not be read."""
+    """It may be such a copy: the state that would tell could not be read."""
     GONE_ROUND = "gone_round"
     """By its name it is a copy of a copy of a copy."""
 
@@ -43,7 +43,7 @@ _TAKEN_OUT = {
     Ignored.EXCLUDED: "topics.exclude leaves out every topic at the source that matches topics.include",
     Ignored.OWN_COPY: "source and target are one cluster: what matches topics.include is written by the flow",
 }
-"""Why nothing is copied where something matches."""
+"""Why nothing is copied although topics match ``topics.include``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class NamePolicy:
         return f"{self.prefix}{source}"
 
     def to_source(self, target: str) -> str | None:
-        """What a target topic is called at the source; None for a topic that no copy is called."""
+        """What a target topic is called at the source; None for a name that no copy has."""
         if not target.startswith(self.prefix) or len(target) == len(self.prefix):
             return None
         return target[len(self.prefix) :]
@@ -127,7 +127,7 @@ class TopicSelector:
         return None
 
     def select(self, names: Iterable[str], *, internal: Collection[str] = ()) -> Selection:
-        """Go through the topics of the source.
+        """Decide on each topic of the source.
 
         Args:
             internal: Those the source itself calls internal.
@@ -143,7 +143,7 @@ class TopicSelector:
         return Selection(chosen, ignored)
 
     def why_nothing(self, names: Collection[str]) -> tuple[str, str]:
-        """Why none of these is copied, and which of them could have been meant; both in words."""
+        """Why none of these is copied, and which of them may have been meant; both in words."""
         told = {name: self.why_not(name) for name in sorted(names)}
         for reason, words in _TAKEN_OUT.items():
             matching = [name for name in told if told[name] is reason]
@@ -163,7 +163,7 @@ def _matches(patterns: Iterable[re.Pattern[str]], name: str) -> bool:
 
 
 def nearest(names: Iterable[str], patterns: Sequence[str], at_most: int = NEAREST_MAX) -> list[str]:
-    """The names that look most like one of the patterns, in any case: somebody has mistyped one of them."""
+    """The names most like one of the patterns, ignoring case, most similar first: one may be mistyped."""
     meant = [pattern.casefold() for pattern in patterns]
 
     def distance(name: str) -> float:

@@ -1,9 +1,9 @@
-"""Topics that are being made to start where their sources do: how they are set up, when they are ready, and
-what they get then.
+"""Topics that are prepared to start where their sources do: how they are set up, when they are ready, which
+settings they get then.
 
 Until then their logs hold padding, which is deleted in the end. A flow that copies from
-there would take it for records that somebody has written. That a topic may be so is told by
-its settings, whether it is by what its logs hold: settings may be kept for good.
+such a topic would mistake the padding for records. Its settings tell that a topic may be
+in preparation; what its logs hold tells whether it is, for settings may stay for good.
 
 Sources: docs/design.md, :mod:`mirror.flow.prepare`.
 """
@@ -25,21 +25,21 @@ from mirror.sync.topic_configs import KEEP_ALL, LONG_MAX, excluded
 from mirror.sync.topics import Changes, Conflict, TopicFacts
 
 PREPARING_CONFIGS = KEEP_ALL | {"retention.bytes": LONG_MAX}
-"""While a log is made to start at its offset: DeleteRecords wants ``delete``, and nothing may expire. Nobody
-else says that so: by it a topic is known again that was being prepared when a mirror ended.
+"""Settings of a topic while it is prepared: DeleteRecords needs ``delete``, and nothing may expire. Nobody
+else writes it this way, so a topic that was being prepared when a mirror ended is recognized by them.
 """
 PEEK_BYTES_MAX = 64 << 10
-"""Of each partition, to see its first batch; a larger one comes alone."""
+"""How much is fetched of a partition to see its first batch; a larger batch comes alone."""
 
 
 class Preparations:
     """Topics of the target that are being prepared, and what each gets afterwards.
 
     Attributes:
-        final: Settings, by topic; None takes one off.
+        final: The settings each topic gets when it is ready, by topic; None removes a setting.
 
     Args:
-        exclude: Settings that are not the source's; see :func:`mirror.sync.topic_configs.excluded`.
+        exclude: Patterns of settings not taken over; see :func:`mirror.sync.topic_configs.excluded`.
     """
 
     def __init__(self, exclude: Sequence[str]) -> None:
@@ -48,45 +48,45 @@ class Preparations:
         self._refused: set[str] = set()
 
     def begin(self, name: str, configs: Mapping[str, str]) -> Mapping[str, str]:
-        """With which settings a topic is made, so that it can be prepared, in place of these."""
+        """The settings to create a topic with instead of these, so that it can be prepared."""
         self.final[name] = {key: configs.get(key) for key in PREPARING_CONFIGS}
         return {**configs, **PREPARING_CONFIGS}
 
     def see(self, topic: TopicFacts, source: TopicFacts | None) -> None:
-        """Whether a topic is being prepared, or was when a mirror ended, is told by its settings.
+        """Recognize by its settings a topic that is being prepared, or was when a mirror ended.
 
-        What it gets afterwards is what the source has by then.
+        It gets the source's settings when it is ready; each call notes what those are now.
         """
         if source is None or not source.configs.values or not is_set_up_to_be_prepared(topic):
             return
         values = source.configs.values
         final = {key: None if excluded(key, self._exclude) else values.get(key) for key in PREPARING_CONFIGS}
-        if final == PREPARING_CONFIGS:  # the source says so, too: there is nothing to be given afterwards
+        if final == PREPARING_CONFIGS:  # the source has the same settings: nothing to change afterwards
             self.end(topic.name)
         else:
             self.final[topic.name] = final
 
     def unfinished(self, *, again: bool) -> set[str]:
-        """Topics that are not what they are to be; with ``again`` also those whose settings were refused."""
+        """Topics without their final settings; those that were refused them only with ``again``."""
         return {name for name in self.final if again or name not in self._refused}
 
     def refuse(self, name: str) -> None:
-        """The settings of a topic may not be changed."""
+        """Note that the target refused to give a topic its final settings."""
         self._refused.add(name)
 
     def end(self, name: str) -> None:
-        """A topic is what it is to be, or is not there."""
+        """Note that a topic has its final settings, or was not created."""
         self.final.pop(name, None)
 
 
 def is_set_up_to_be_prepared(topic: TopicFacts) -> bool:
-    """Whether all that is set on a topic while it is prepared is set on it."""
+    """Whether a topic has all of ``PREPARING_CONFIGS`` set on itself."""
     own = {key: topic.configs.values.get(key) for key in topic.configs.explicit}
     return all(own.get(key) == value for key, value in PREPARING_CONFIGS.items())
 
 
 def being_prepared(topic: str, target: str, partition: int) -> Conflict:
-    """Why a source topic is not copied yet, of which a partition is not ready."""
+    """Why a source topic is not copied yet: this partition of it may still be in preparation."""
     words = (
         f"the source topic is being prepared by a flow that copies into it: its settings say so, and "
         f"partition {partition} was never written to, or begins with padding, or does not answer. If there "
@@ -96,14 +96,17 @@ def being_prepared(topic: str, target: str, partition: int) -> Conflict:
 
 
 async def unready(source: Cluster, topics: Collection[TopicInfo], *, answer_seconds: float) -> dict[str, int]:
-    """Those of the topics that may be prepared just now, and the first partition that may.
+    """Those of the topics that may still be in preparation, and the first partition of each that may.
 
-    It was never written to, or begins with padding, or cannot be looked at just now.
+    Such a partition was never written to, begins with padding, or cannot be looked at for now.
 
     Args:
-        topics: Followed by the cluster, and set up to be prepared.
-        answer_seconds: How long leaders have to say where their logs begin and end. What they begin with may
-            take longer: a link may be slow.
+        topics: Topics that the cluster follows and that are set up to be prepared.
+        answer_seconds: How long leaders have to say where their logs begin and end. To fetch what they begin
+            with may take longer: the link may be slow.
+
+    Raises:
+        ConnectionFailedError: No broker of the source answers.
     """
     tps = [TopicPartition(topic.name, number) for topic in topics for number in sorted(topic.partitions)]
     try:
@@ -130,7 +133,7 @@ def _offset(answer: int | TwinsiteError | None) -> int:
 
 
 async def _holding_records(source: Cluster, starts: Mapping[TopicPartition, int]) -> set[TopicPartition]:
-    """Those partitions that begin with something else than padding, as far as their leaders say so."""
+    """Those partitions whose leaders show that they begin with something other than padding."""
     found: set[TopicPartition] = set()
 
     async def ask(node: int, tps: Collection[TopicPartition]) -> None:

@@ -1,10 +1,10 @@
-"""Leave out the copies that have come from the target.
+"""Leave out topics of the source that are copies from the target.
 
-What the flows that write to the source remember there is read when a topic is new to
-our flow, and then only what has come since. A topic the flow has begun is never left
-out again, so none is begun before each flow's state has been read once: a copy that is
-begun goes round for ever. What may not be read at all is said, and keeps no topic from
-being copied.
+Flows that write to the source keep their state there. It is read when a topic is new to
+our flow: once as a whole, later only what was added. A topic that the flow has begun is
+never left out again, and a copy of a copy goes round for ever; so no topic is begun
+before each flow's state has been read once. State that may not be read at all is
+reported in the log, and keeps no topic from being copied.
 
 Sources: MirrorMaker 2's ``MirrorSourceConnector.isCycle``, which goes by names.
 """
@@ -31,11 +31,11 @@ log = structlog.get_logger(__name__)
 
 
 class Returning:
-    """Knows which topics of the source are copies of what the target has.
+    """Knows which topics of the source are copies of the target's.
 
     Args:
-        target: Flows from there are looked at.
-        prefix: What our flow puts in front of names.
+        target: Only flows that copy from this cluster are looked at.
+        prefix: Our flow's prefix of target names.
     """
 
     def __init__(self, source: Cluster, target: Cluster, prefix: str) -> None:
@@ -49,11 +49,11 @@ class Returning:
             unread=self._unread,
         )
         self._incoming: Sequence[OtherFlow] = ()
-        """Flows from our target, as read last."""
+        """Flows from our target, as last read."""
         self._there: dict[str, UUID] = {}
-        """Topics that would go home, and the id of what is at the target under their name."""
+        """Topics that would go home, and the id of the target's topic of that name."""
         self._hidden: dict[str, NotAuthorizedError] = {}
-        """Topics that would go home, and why it may not be seen what is at the target under their name."""
+        """Topics that would go home, and the error that hides whether the target has a topic of that name."""
         self._settled: dict[UUID, TopicLeftOut] = {}
         self._told: set[tuple[UUID, str]] = set()
         self._repeats = Repeats()
@@ -65,14 +65,14 @@ class Returning:
 
         Args:
             found: All topics of the source, internal ones too.
-            wanted: What the lists want, by source name, and what it would be called at the target.
+            wanted: Topics that the lists select, with their target names, by source name.
             begun: Topics that the flow copies already.
 
         Raises:
-            TwinsiteError: The source, or the target, cannot be asked.
+            TwinsiteError: A request to the source or the target fails.
         """
         self._forget_gone(found)
-        if self._flows.see(found):  # without the state of its flow a copy is a topic like any other
+        if self._flows.see(found):  # a copy whose flow's state is gone is a topic like any other
             self._settled.clear()
         news = {name: found.topics[name] for name in wanted if name not in begun}
         left = {n: self._settled[t.topic_id] for n, t in news.items() if t.topic_id in self._settled}
@@ -83,7 +83,7 @@ class Returning:
         return left
 
     def _forget_gone(self, found: ClusterInfo) -> None:
-        """Remember nothing of topics that are not there any more; an empty answer says nothing."""
+        """Forget topics that no longer exist; an empty answer proves nothing."""
         there = {topic.topic_id for topic in found.topics.values()}
         if there:
             self._settled = {topic_id: one for topic_id, one in self._settled.items() if topic_id in there}
@@ -129,7 +129,7 @@ class Returning:
         return None
 
     async def _look_for_originals(self, wanted: Mapping[str, str], topics: Collection[TopicInfo]) -> None:
-        """See which topics would go home to one that is still at the target, or that is hidden there."""
+        """Find topics that would go home to one that still exists at the target, or is hidden there."""
         flows = self._incoming
         homes = {t.name for t in topics if any(original_of(f, t.name) == wanted[t.name] for f in flows)}
         self._there, self._hidden = {}, {}
@@ -144,7 +144,7 @@ class Returning:
                 self._hidden[name] = error
 
     async def _written(self, wanted: Iterable[str], topics: Collection[TopicInfo]) -> dict[str, set[int]]:
-        """The partitions that hold records; one that cannot be asked may hold none."""
+        """The partitions that were ever written to, by topic; those that do not answer are left out."""
         self._source.follow(wanted)
         await self._source.refresh()
         tps = [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
@@ -159,7 +159,7 @@ class Returning:
         warn_repeated(log, self._repeats, topic, "copies_not_known", topic=topic, error=str(error))
 
     def _tell(self, left: Mapping[UUID, TopicLeftOut]) -> None:
-        """Say of each topic, once, that it is left out, and why."""
+        """Log of each topic, once for each reason, that it is left out, and why."""
         for topic_id, one in left.items():
             if (topic_id, one.reason) in self._told:
                 continue

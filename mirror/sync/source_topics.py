@@ -1,7 +1,7 @@
-"""The source's side of the topics that are copied: their settings, where they start, which are not ready yet.
+"""The source side of copied topics: their settings, where they start, which of them are not ready yet.
 
-What is known of a topic is kept from pass to pass: settings that a broker cannot tell just now are as they
-were. Nothing is changed at the source.
+What is known of a topic is kept from pass to pass. While a broker cannot report its settings, the last known
+ones hold. Nothing is changed at the source.
 
 Sources: :mod:`mirror.sync.preparing`, docs/design.md.
 """
@@ -28,14 +28,14 @@ from monitoring.outlook import Retention
 from monitoring.tombstones import Tombstones
 
 SETTINGS_SECONDS = 3.0
-"""How long a pass waits for settings of new source topics that a broker cannot tell just now."""
+"""How long a pass waits for settings of new source topics that a broker cannot report yet."""
 SETTINGS_PAUSE_SECONDS = 0.05
 STARTS_SECONDS = 3.0
-"""How long it waits for where partitions of new source topics start."""
+"""How long a pass waits to hear where partitions of new source topics start."""
 
 
 class SourceTopics:
-    """Of one flow."""
+    """What is known of the source topics of one flow."""
 
     def __init__(self, settings: TopicsSettings, source: Cluster, memory: Memory, policy: NamePolicy) -> None:
         self._settings = settings
@@ -47,11 +47,11 @@ class SourceTopics:
         self._tombstones: dict[str, Tombstones] = {}
 
     def facts(self, topic: str) -> TopicFacts | None:
-        """What was read of a topic last; None where nothing was."""
+        """What was last read of a topic; None if nothing was."""
         return self._facts.get(topic)
 
     def retention(self, topic: str) -> Retention:
-        """What a topic keeps; without limits where it is compacted only."""
+        """What a topic keeps; without limits if it is only compacted."""
         return self._retention.get(topic, Retention())
 
     def tombstones(self, topic: str) -> Tombstones:
@@ -59,18 +59,18 @@ class SourceTopics:
         return self._tombstones.get(topic, Tombstones())
 
     def forget_but(self, kept: Collection[str]) -> None:
-        """Remember nothing of other topics than these."""
+        """Forget all topics but these."""
         for of_topics in (self._facts, self._retention, self._tombstones):
             for name in of_topics.keys() - kept:
                 of_topics.pop(name)
 
     async def describe(self, chosen: Mapping[str, TopicInfo]) -> dict[str, TopicFacts]:
-        """Settings are read once a topic, and at every pass where they are to be followed.
+        """Describe topics. Their settings are read once, or at every pass if they are kept in step.
 
-        What cannot be read just now is as it was, and read at the next pass where nothing was known.
+        Settings that cannot be read for now stay as they were; if none are known, the next pass reads them.
 
         Raises:
-            TwinsiteError: The source cannot be asked.
+            TwinsiteError: A request to the source fails.
         """
         for name, info in chosen.items():
             known = self._facts.get(name)
@@ -88,7 +88,7 @@ class SourceTopics:
         return {name: self._facts.get(name) or found[name] for name in chosen}
 
     async def _read(self, topics: Collection[TopicInfo]) -> dict[str, TopicFacts]:
-        """A little is waited for settings of new topics that a broker does not know yet."""
+        """Read topics; wait a little for settings of new topics that a broker cannot report yet."""
         end = time.monotonic() + SETTINGS_SECONDS
         found = await describe(self._source, topics)
         while time.monotonic() < end:
@@ -102,9 +102,12 @@ class SourceTopics:
     async def unready(
         self, chosen: Mapping[str, TopicInfo], described: Mapping[str, TopicFacts]
     ) -> dict[str, Conflict]:
-        """Topics that another flow makes ready just now; what was begun before is copied on.
+        """Topics that another flow is still preparing, and why they wait. A copy that was begun goes on.
 
-        Their settings are read anew at the next pass: they are not those with which a copy is made.
+        The settings of such a topic are read again at the next pass: a copy is not created with these.
+
+        Raises:
+            ConnectionFailedError: No broker of the source answers.
         """
         doubtful = [chosen[name] for name, topic in described.items() if is_set_up_to_be_prepared(topic)]
         doubtful = [topic for topic in doubtful if not self._begun(topic)]
@@ -123,9 +126,12 @@ class SourceTopics:
     async def starting_late(
         self, creations: Sequence[CreateTopic], chosen: Mapping[str, TopicInfo]
     ) -> set[str]:
-        """Those of the target topics whose source has a partition that does not say that it starts at 0.
+        """Target topics with a source partition that starts above 0, or does not say in time where it starts.
 
-        What was made ready for a late start may start at 0 all the same.
+        A topic that is prepared for a late start may start at 0 nevertheless.
+
+        Raises:
+            ConnectionFailedError: No broker of the source answers.
         """
         sources = {self._policy.to_source(creation.name): creation.name for creation in creations}
         tps = [TopicPartition(n, p) for n in chosen if n in sources for p in chosen[n].partitions]

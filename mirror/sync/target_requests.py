@@ -1,7 +1,7 @@
-"""What the target is asked about its topics, and how long each answer is waited for.
+"""Requests to the target about its topics, and how long each may take.
 
-Copying waits for a pass over the topics, so none waits longer than is said here, whatever hangs. A change
-that is not answered in time may be made all the same.
+Copying waits for a pass over the topics, so no change holds up a pass for longer than the limits here,
+whatever hangs. A change that is not answered in time may still be made.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.topics import NewTopic, create_partitions, create_topics, set_configs, topic_defaults
 
 VISIBLE_SECONDS = 30.0
-"""How long a topic just made may take until all its partitions have leaders."""
+"""How long it may take until all partitions of a new topic have leaders."""
 VISIBLE_PAUSE_SECONDS = 0.05
 CHANGE_SECONDS = 3.0
-"""How long a change may take: copying does not wait longer for a controller that hangs."""
+"""How long a change may take: copying waits no longer for a controller that hangs."""
 CREATION_SECONDS = 10.0
-"""The same of hundreds of topics that are made with one request."""
+"""The same for a request that creates hundreds of topics."""
 PROBE = "twinsite-settings-probe"
 
 T = TypeVar("T")
 
 
 async def list_topics(target: Cluster, names: Collection[str]) -> ClusterInfo:
-    """All topics of the target; those of the names that are not listed are asked for by name.
+    """All topics of the target; of ``names``, those that are not listed are asked for by name.
 
-    A list leaves out what may not be described, as if it did not exist.
+    A list omits topics that may not be described, as if they did not exist.
+
+    Raises:
+        ConnectionFailedError: No broker of the target answers.
     """
     listed = await target.describe_topics(None)
     missing = [name for name in sorted(names) if name not in listed.topics]
@@ -43,7 +46,12 @@ async def list_topics(target: Cluster, names: Collection[str]) -> ClusterInfo:
 
 
 async def ask_defaults(target: Cluster) -> tuple[dict[str, str] | None, str]:
-    """What new topics would get, as far as that may be read; and why it cannot be just now."""
+    """The settings that new topics would get, and why they cannot be read for now.
+
+    Returns:
+        None for the settings if they may not be read, or the target did not answer in time. The words are
+        empty unless it is the latter.
+    """
     try:
         asked = topic_defaults(target, PROBE)
         return await _answered(asked, "the question what new topics get"), ""
@@ -52,37 +60,40 @@ async def ask_defaults(target: Cluster) -> tuple[dict[str, str] | None, str]:
 
 
 async def make_topics(target: Cluster, topics: Sequence[NewTopic]) -> dict[str, bool | TwinsiteError]:
-    """Make topics, as :func:`mirror.kafka.topics.create_topics` does."""
+    """Make topics, as :func:`mirror.kafka.topics.create_topics` does, in the time for creations."""
     return await create_topics(target, topics, timeout_ms=int(CREATION_SECONDS * 1000))
 
 
 async def add_partitions(target: Cluster, name: str, total: int) -> None:
     """Raise the number of a topic's partitions.
 
+    Args:
+        total: How many it has then; nothing happens if it has as many or more.
+
     Raises:
-        NotAuthorizedError: That is not allowed.
+        NotAuthorizedError: No ALTER on the topic.
         BrokerError: The brokers refuse.
-        ConnectionFailedError: The target did not say in time whether it does.
+        ConnectionFailedError: The target did not answer in time; the change may still be made.
     """
     await _answered(create_partitions(target, name, total), f"adding partitions to {name}")
 
 
 async def change_settings(target: Cluster, name: str, values: Mapping[str, str | None]) -> None:
-    """Set settings of a topic; None takes one off.
+    """Set settings of a topic; None removes one.
 
     Raises:
-        NotAuthorizedError: That is not allowed.
-        BrokerError: A value is refused.
-        ConnectionFailedError: The target did not say in time whether it does.
+        NotAuthorizedError: No ALTER_CONFIGS on the topic.
+        BrokerError: A value is refused; nothing was changed.
+        ConnectionFailedError: The target did not answer in time; the change may still be made.
     """
     await _answered(set_configs(target, name, values), f"a change of settings of {name}")
 
 
 async def _answered(change: Awaitable[T], what: str) -> T:
-    """What the target says to a change.
+    """The target's answer.
 
     Raises:
-        ConnectionFailedError: It did not say it in time.
+        ConnectionFailedError: It did not come within ``CHANGE_SECONDS``.
     """
     try:
         async with asyncio.timeout(CHANGE_SECONDS):
@@ -92,8 +103,11 @@ async def _answered(change: Awaitable[T], what: str) -> T:
 
 
 async def wait_until_led(target: Cluster, missing: Mapping[str, int]) -> None:
-    """Until these topics have so many partitions with a leader, or for long enough; then the followed are
-    looked at.
+    """Wait until these topics have so many partitions, all with a leader, but no longer than
+    ``VISIBLE_SECONDS``; then read the snapshot of the target again.
+
+    Raises:
+        ConnectionFailedError: No broker of the target answers.
     """
     end = time.monotonic() + VISIBLE_SECONDS
     while missing and time.monotonic() < end:
@@ -104,7 +118,7 @@ async def wait_until_led(target: Cluster, missing: Mapping[str, int]) -> None:
 
 
 def _not_led(info: ClusterInfo, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Those of the topics that do not have so many partitions yet, or not a leader for each."""
+    """Those of the topics that have fewer partitions than wanted, or one without a leader."""
     missing = {}
     for name, count in wanted.items():
         topic = info.topics.get(name)

@@ -1,10 +1,10 @@
-"""Make the target's topics what copying needs, and keep their settings in step.
+"""Create and change the target's topics as copying needs them, and keep their settings in step.
 
-What is planned in :mod:`mirror.sync.topics` is carried out here, with what is known of the
-source (:mod:`mirror.sync.source_topics`) and no longer than a pass may wait
-(:mod:`mirror.sync.target_requests`). A topic is changed only where it is the flow's, and by
-the mirror that copies (:mod:`mirror.sync.ownership`). Whatever else bears the name may hold
-records of somebody, which a taken over retention would let expire.
+This carries out the plan of :mod:`mirror.sync.topics`, given what is known of the source
+(:mod:`mirror.sync.source_topics`) and within the time a pass may wait
+(:mod:`mirror.sync.target_requests`). A topic is changed only if it is the flow's own, and
+by the mirror that copies (:mod:`mirror.sync.ownership`). Any other topic of that name may
+hold somebody's records, which would expire under the source's retention.
 
 Sources: KIP-107 (DeleteRecords), docs/design.md.
 """
@@ -66,10 +66,10 @@ class TargetTopics:
     """The target's side of the topics that are copied.
 
     Attributes:
-        unanswered: Whether in the last pass something was not done because a cluster did not answer.
+        unanswered: Whether the last pass left something undone because a cluster did not answer.
 
     Args:
-        partitions: The partitions of the flow, as they are now, by source partition.
+        partitions: The flow's partitions by source partition; the mapping stays up to date.
     """
 
     def __init__(
@@ -94,19 +94,19 @@ class TargetTopics:
         self._left_alone: dict[str, AlterConfigs] = {}
         self._not_added: dict[str, AddPartitions] = {}
         self._added: dict[str, int] = {}
-        """Target topics that were given partitions at last, and have so many; until somebody is told."""
+        """Target topics given partitions by :meth:`finish`, with their new total, until it returns them."""
         self._preparations = Preparations(settings.config_exclude)
         self._told: set[Note] = set()
         self._repeats = Repeats()
 
     async def bring_up(self, chosen: Mapping[str, TopicInfo]) -> dict[str, Conflict]:
-        """Make and change what these source topics need.
+        """Create and change at the target what these source topics need.
 
         Returns:
-            For source topics that cannot be copied, or not all of their partitions, what is in the way.
+            What keeps a source topic, or some of its partitions, from being copied; by source topic.
 
         Raises:
-            TwinsiteError: A cluster cannot be asked.
+            TwinsiteError: A request to a cluster fails.
         """
         self._forget_gone(chosen)
         names = {self._policy.to_target(name) for name in chosen}
@@ -139,7 +139,7 @@ class TargetTopics:
         return conflicts
 
     def _forget_gone(self, chosen: Mapping[str, TopicInfo]) -> None:
-        """Remember nothing of source topics that are gone; what is only hidden may come back."""
+        """Forget source topics that are gone; one that is only hidden may come back."""
         kept = {*chosen, *(copy.tp.topic for copy in self._partitions.values() if not copy.topic_gone)}
         self._source.forget_but(kept)
         for name in self._flow.batch_bytes_max.keys() - kept:
@@ -147,7 +147,7 @@ class TargetTopics:
         self._told = {note for note in self._told if note.topic in kept}
 
     def _was_elsewhere(self, copy: PartitionCopy, there: ClusterInfo) -> bool:
-        """Whether its target topic was made anew, by somebody else perhaps; an empty log would not tell."""
+        """Whether its target topic was deleted and created again; an empty log would not show that."""
         known, topic = self._memory.known(copy.tp), there.topics.get(copy.target.topic)
         if known is None or known.target_topic_id is None or topic is None:
             return False
@@ -157,31 +157,31 @@ class TargetTopics:
         """Those of the source topics whose copies hold only what this flow copies, and are ours to change.
 
         Raises:
-            TwinsiteError: The target cannot be asked.
+            TwinsiteError: A request to the target fails.
         """
         names = {self._policy.to_target(topic): topic for topic in topics}
         return [names[name] for name in sorted(await self._ownership.confirmed(names))]
 
     async def finish(self, *, again: bool) -> frozenset[str]:
-        """Give topics their settings and partitions once what is there is ours, and begins where it should.
+        """Give topics their settings and partitions once they are ours and start where they should.
 
-        What is refused for one topic is said; its records come anyway.
+        A refusal is logged and does not keep the topic's records from being copied.
 
         Args:
-            again: Try also what was refused before.
+            again: Also retry the settings that were refused before.
 
         Returns:
             The source topics whose copies have been given partitions.
 
         Raises:
-            ConnectionFailedError: The target cannot be asked.
+            ConnectionFailedError: The target did not answer in time.
         """
         owners = self._ownership
         ending = set(filter(owners.prepared, self._preparations.unfinished(again=again)))
         changing = {name for name in self._left_alone if not owners.unprepared(name)}
         ours = await owners.confirmed(ending | changing | self._not_added.keys())
         for name in sorted(ending & ours):
-            final = self._preparations.final.get(name)  # done, where this was asked for twice
+            final = self._preparations.final.get(name)  # None if a call in parallel has done it
             if final is not None:
                 await self._end_preparing(name, final)
         for name in sorted(changing & ours):
@@ -223,7 +223,7 @@ class TargetTopics:
     # -- what is planned -------------------------------------------------------------------------
 
     def _target(self, there: ClusterInfo, defaults: Mapping[str, str] | None, silent: str) -> Target:
-        """The target as it is planned for: of topics that are none of this pass's only how large they are."""
+        """The target as the plan sees it; topics outside this pass have their number of partitions only."""
         others = {
             name: TopicFacts(name, len(topic.partitions), 1)
             for name, topic in there.topics.items()
@@ -244,7 +244,7 @@ class TargetTopics:
         )
 
     async def _plan(self, source: Collection[TopicFacts], target: Target) -> TopicPlan:
-        """What is to be done; of topics to be changed it is asked first whether others write to them."""
+        """What is to be done. Before a topic is changed, its logs are checked for writes by others."""
         plan = plan_topics(source, target, self._policy, self._settings)
         changed = {one.name for one in plan.add_partitions} | {one.name for one in plan.alter_configs}
         doubtful = (changed & target.settled) - await self._ownership.confirmed(changed)
@@ -254,9 +254,10 @@ class TargetTopics:
         return plan_topics(source, target, self._policy, self._settings)
 
     async def _carry_out(self, plan: TopicPlan, chosen: Mapping[str, TopicInfo]) -> list[Conflict]:
-        """Do what is planned; what is refused for one topic is that topic's conflict.
+        """Carry out the plan; returns the conflicts of topics for which something was refused.
 
-        Once the target lets one change wait, all others wait for what is done between passes.
+        A refused change of settings is a conflict only if the target topic replaces record times. After the
+        first change that is not answered in time, the remaining ones are left to :meth:`finish`.
         """
         self._tell(plan)
         refused = await self._create(plan.create, chosen)
@@ -287,7 +288,7 @@ class TargetTopics:
         return refused
 
     def _tell(self, plan: TopicPlan) -> None:
-        """Say, once, what is not taken over."""
+        """Log, once, which settings are not taken over; keep the changes that wait for :meth:`finish`."""
         for note in set(plan.notes) - self._told:
             level = logging.WARNING if note.setting in {ALL, REPLICATION_FACTOR} else logging.INFO
             log.log(level, "setting_left_out", topic=note.topic, setting=note.setting, why=note.why)
@@ -300,15 +301,15 @@ class TargetTopics:
         self._not_added = {action.name: action for action in plan.not_added}
 
     def _refused(self, name: str, error: TwinsiteError, reason: Reason, first_partition: int = 0) -> Conflict:
-        """What the target did not do; ``reason`` where it answers, and it is not a right that is missing."""
+        """The conflict for what the target did not do; ``reason`` unless a right or its answer is missing."""
         named = next((named for kind, named in NO_REFUSALS.items() if isinstance(error, kind)), reason)
         return Conflict(self._policy.to_source(name) or name, name, named, str(error), first_partition)
 
     async def _add_to(self, addition: AddPartitions) -> TwinsiteError | None:
-        """Add partitions; says why not where that is refused.
+        """Add partitions; returns the error if that is refused.
 
         Raises:
-            ConnectionFailedError: The target did not say in time whether it does.
+            ConnectionFailedError: The target did not answer in time.
         """
         name, total = addition.name, addition.partitions
         try:
@@ -320,10 +321,10 @@ class TargetTopics:
         return None
 
     async def _change(self, change: AlterConfigs) -> TwinsiteError | None:
-        """Change settings; says why not where that is refused.
+        """Change settings; returns the error if that is refused.
 
         Raises:
-            ConnectionFailedError: The target did not say in time whether it does.
+            ConnectionFailedError: The target did not answer in time.
         """
         name, keys = change.name, sorted(change.changes)
         try:
@@ -341,7 +342,7 @@ class TargetTopics:
     async def _create(
         self, creations: Sequence[CreateTopic], chosen: Mapping[str, TopicInfo]
     ) -> list[Conflict]:
-        """Make topics, all in one go; those whose source starts late are made ready for that."""
+        """Create topics, many in one request; those whose source starts late are set up to be prepared."""
         late = await self._source.starting_late(creations, chosen)
         topics: list[NewTopic] = []
         for creation in creations:
@@ -364,10 +365,10 @@ class TargetTopics:
     async def _see_topics(
         self, chosen: Mapping[str, TopicInfo], made: Mapping[str, int], conflicts: Mapping[str, Conflict]
     ) -> None:
-        """Wait until what was made is there for all to see; partitions that are not in conflict go on.
+        """Follow target topics that are not in conflict as a whole; wait until new partitions have leaders.
 
         Args:
-            made: Target topics that have been made, or given partitions, and how many they have now.
+            made: Target topics that were created or given partitions, and how many they have now.
         """
         partitions = {name: len(topic.partitions) for name, topic in chosen.items()}
         partitions |= {name: conflict.first_partition for name, conflict in conflicts.items()}
@@ -376,7 +377,7 @@ class TargetTopics:
         await wait_until_led(self._flow.target, {name: made[name] for name in made if name in wanted})
 
     async def _note_batch_limits(self, chosen: Mapping[str, TopicInfo]) -> None:
-        """Limits are read once a topic, and again where they may have changed or a record is above them."""
+        """Read the limits of batches: once a topic, again if it may have changed or a record is above it."""
         waiting = {p.tp.topic for p in self._partitions.values() if p.reason is Reason.RECORD_TOO_LARGE}
         new = [name for name in chosen if name not in self._flow.batch_bytes_max or name in waiting]
         wanted = chosen if self._settings.sync_configs else new

@@ -1,15 +1,15 @@
 """Which settings a target topic gets, from those of its source topic.
 
-Taken over is what is set on the source topic itself, and what it has from its brokers of
-how long it keeps records, where the target's say otherwise. On top of that come the few
-settings without which a copy would not be exact: record times are kept as they are,
-however old or new they look to the target; payload bytes stay as the producer made
-them; and what fits into the source topic fits into the target's, unless the limit of
-batches is among the settings an operator excludes. Pure: no I/O.
+It takes over what is set on the source topic itself, and the retention settings that the
+source topic inherits from its brokers where the target's defaults differ. It also gets
+the few settings without which a copy would not be exact. Record times are kept, however
+old or new they look to the target. Payload bytes stay as the producer made them. What
+fits into the source topic fits into the target's, unless an operator excludes
+``max.message.bytes``. Pure: no I/O.
 
-Which keys a target knows is read from the target, so a key of another Kafka version
-never makes the creation of a topic fail; it is left out and reported. Where the source's
-settings may not be read, the target topic is made to keep every record.
+The target tells which keys it knows, so a key of another Kafka version never makes the
+creation of a topic fail; it is left out and reported. Where the source's settings may
+not be read, the target topic is made to keep every record.
 
 Sources: KIP-937 and KIP-1030 (limits of timestamps, least segment size), KIP-724
 (settings removed with message formats v0 and v1), Kafka's ``LogConfig`` of 3.9 and 4.3.
@@ -31,9 +31,9 @@ MESSAGE_BYTES_MAX = "max.message.bytes"
 SEGMENT_BYTES = "segment.bytes"
 CLEANUP_POLICY = "cleanup.policy"
 ALL = "all"
-"""In place of a setting: every one of a topic."""
+"""Stands for all settings of a topic, in place of the name of one."""
 REPLICATION_FACTOR = "replication.factor"
-"""No setting of a topic once it is made, but left out like one."""
+"""Not a topic setting, but reported like one that is left out."""
 MIN_IN_SYNC = "min.insync.replicas"
 TIMESTAMP_LIMITS = (
     "message.timestamp.before.max.ms",
@@ -42,18 +42,18 @@ TIMESTAMP_LIMITS = (
 )
 """How far a record's time may be from now. A mirror that catches up appends old records."""
 KEEP_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-"""With these no record goes away by itself."""
+"""With these a topic deletes no record by itself."""
 KEEPING = (CLEANUP_POLICY, "retention.ms", "retention.bytes", "delete.retention.ms")
 """What a topic keeps, and for how long."""
 DECIDED_HERE = frozenset({TIMESTAMP_TYPE, *TIMESTAMP_LIMITS})
-"""Neither the source's value nor the list of exclusions has a say in these."""
+"""Settings that are the same for every copy: the source's value and the exclusions do not apply."""
 REMOVED_IN_4 = frozenset({"message.format.version", "message.downconversion.enable", TIMESTAMP_LIMITS[2]})
 SEGMENT_BYTES_MIN_4 = 1024 * 1024
 
 Defaults = Mapping[str, str]
-"""What a topic gets where nothing is set on it; its keys are all that the cluster knows."""
+"""What a topic gets where nothing is set on it; the keys are all settings that the cluster knows."""
 _HIDDEN = ""
-"""In place of a default that is not to be seen: fits nothing, so that what is needed is set."""
+"""Stands for a default that cannot be seen. It equals no value, so what is needed is always set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class TopicConfigs:
     """The settings of one topic.
 
     Attributes:
-        values: All in effect, whoever set them; empty where they may not be read.
+        values: All in effect, wherever they are set; empty if they may not be read.
         explicit: The names of those that are set on the topic itself.
     """
 
@@ -70,7 +70,7 @@ class TopicConfigs:
 
 
 class LeftOut(NamedTuple):
-    """A setting of the source topic that the target topic does not get as it is."""
+    """A setting of the source topic that the target topic does not get, or not with the same value."""
 
     setting: str
     why: str
@@ -90,9 +90,9 @@ def wanted_configs(
     """What the target topic should have set.
 
     Args:
-        defaults: Of the target; None where they may not be read.
+        defaults: The target's; None if they may not be read.
         exclude: Regular expressions; a setting whose whole name matches one is not taken over.
-        replication_factor: Of the target topic.
+        replication_factor: The target topic's.
     """
     left_out: list[LeftOut] = []
     taken: dict[str, str] = {}
@@ -117,23 +117,24 @@ def wanted_configs(
     needed = {
         name: value
         for name, value in _exactness(source, taken, defaults)
-        if name != MESSAGE_BYTES_MAX or not excluded(name, exclude)  # what is too large for it is split
+        if name != MESSAGE_BYTES_MAX or not excluded(name, exclude)  # batches above the limit are split
     }
     return Wanted(taken | needed, tuple(left_out))
 
 
 def defaults_behind(existing: TopicConfigs) -> Defaults:
-    """What an existing topic of the target tells of the target's defaults.
+    """The target's defaults, as far as an existing topic of the target shows them.
 
-    It has a value for all that the target knows; the default behind what is set on it is not to be seen.
+    It has a value for every setting that the target knows; one that is set on it hides the default.
     """
     return {name: _HIDDEN if name in existing.explicit else value for name, value in existing.values.items()}
 
 
 def config_changes(wanted: Wanted, existing: TopicConfigs, exclude: Sequence[str]) -> dict[str, str | None]:
-    """What has to change on a target topic; None takes a setting off it.
+    """The changes that a target topic needs; None removes a setting.
 
-    A setting that is set at the target and not at the source is taken off, unless it is excluded.
+    A setting that is set on the target topic and not on the source's is removed, unless it is excluded.
+    ``max.message.bytes`` is never lowered or removed.
     """
     changes: dict[str, str | None] = {
         name: value
@@ -145,7 +146,7 @@ def config_changes(wanted: Wanted, existing: TopicConfigs, exclude: Sequence[str
         if name in DECIDED_HERE or not excluded(name, exclude):
             changes[name] = None
     limit, change = existing.values.get(MESSAGE_BYTES_MAX, "0"), changes.get(MESSAGE_BYTES_MAX)
-    if int(change or 0) < int(limit):  # larger records than the source takes now may be still to be copied
+    if int(change or 0) < int(limit):  # some records may be larger than the source accepts now
         changes.pop(MESSAGE_BYTES_MAX, None)
     return changes
 
@@ -167,7 +168,7 @@ def _why_not(name: str, value: str, defaults: Defaults | None, replication_facto
 
 
 def _fitting(name: str, value: str, defaults: Defaults | None) -> str:
-    """Kafka 4 takes no segments below 1 MiB."""
+    """The value that the target accepts: Kafka 4 takes no segments below 1 MiB."""
     is_4 = defaults is not None and not REMOVED_IN_4 & defaults.keys()
     if name == SEGMENT_BYTES and is_4:
         return str(max(int(value), SEGMENT_BYTES_MIN_4))
@@ -175,9 +176,7 @@ def _fitting(name: str, value: str, defaults: Defaults | None) -> str:
 
 
 def _inherited(source: TopicConfigs, defaults: Defaults | None) -> Iterator[tuple[str, str]]:
-    """What the source topic has from its brokers that says what it keeps, where the target would keep other
-    records.
-    """
+    """Retention settings that the source topic has from its brokers, where the target's defaults differ."""
     for name in KEEPING:
         value = source.values.get(name)
         if value is not None and name not in source.explicit and (defaults or {}).get(name) != value:
@@ -190,7 +189,7 @@ def _inherited(source: TopicConfigs, defaults: Defaults | None) -> Iterator[tupl
 def _exactness(
     source: TopicConfigs, taken: Mapping[str, str], defaults: Defaults | None
 ) -> Iterator[tuple[str, str]]:
-    yield TIMESTAMP_TYPE, "CreateTime"  # append times of the source are carried as values
+    yield TIMESTAMP_TYPE, "CreateTime"  # append times of the source are copied as the records' times
     for name in TIMESTAMP_LIMITS:
         if _limits_times(name, defaults):
             yield name, LONG_MAX
@@ -203,14 +202,14 @@ def _exactness(
 
 
 def _limits_times(name: str, defaults: Defaults | None) -> bool:
-    """Whether the target would refuse records for their time unless told otherwise."""
+    """Whether the target would refuse records for their time unless this limit is lifted."""
     if defaults is None:
         return name not in REMOVED_IN_4
     return name in defaults and defaults[name] != LONG_MAX
 
 
 def retention_of(values: Mapping[str, str]) -> Retention:
-    """What a topic with these settings keeps; where they may not be read, that is not known.
+    """What a topic with these settings keeps; not known if they may not be read.
 
     Args:
         values: All in effect.
@@ -228,7 +227,7 @@ def tombstones_kept_ms(values: Mapping[str, str]) -> int | None:
         values: All in effect.
 
     Returns:
-        ``delete.retention.ms``; ``NO_LIMIT`` where nothing is compacted, None where it may not be read.
+        ``delete.retention.ms``; ``NO_LIMIT`` if the topic is not compacted, None if it may not be read.
     """
     policy, ms = values.get(CLEANUP_POLICY), values.get("delete.retention.ms")
     if policy is not None and "compact" not in policy:

@@ -1,10 +1,10 @@
-"""What must be made or changed at the target so that source topics can be copied into it.
+"""Plan what must be created or changed at the target so that source topics can be copied into it.
 
-A plan, not the doing: actions in the order they may be carried out, conflicts that
-keep a topic (or its newer partitions) from being copied, and notes on what was left
-out. Nothing at the target is ever removed, and nothing of a topic is changed that
-the flow does not own: what somebody else keeps there must not expire, nor be
-compacted, because a source topic of that name is. Pure: no I/O.
+A plan holds actions in the order they may be carried out, conflicts that keep a topic
+(or its newer partitions) from being copied, and notes on what was left out. No topic or
+partition is ever removed, and a topic that the flow does not own is not changed: what
+somebody else keeps there must not expire or be compacted because a source topic of the
+same name is. Pure: no I/O.
 
 Sources: MirrorMaker 2's ``MirrorSourceConnector``; :mod:`mirror.sync.topic_configs`
 decides on settings.
@@ -34,7 +34,7 @@ from mirror.sync.topic_configs import (
 from mirror.topic_names import collision_key, why_no_copy
 
 Changes = Mapping[str, str | None]
-"""Settings and their values; None takes one off."""
+"""Settings and their values; None removes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class TopicFacts:
 
     Attributes:
         partitions: How many it has.
-        replication_factor: Replicas of its first partition.
-        unread: Why its settings are not known just now, though they may be read; empty where that is not so.
+        replication_factor: How many replicas its first partition has.
+        unread: Why its settings could not be read, if a retry may succeed; empty otherwise.
     """
 
     name: str
@@ -74,7 +74,7 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigs:
-    """Set some settings of a target topic, and take others back to the cluster's default."""
+    """Set some settings of a target topic, and reset others to the cluster's default."""
 
     name: str
     changes: Changes
@@ -102,15 +102,15 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What to do at the target. Actions first, then what stands in the way of topics."""
+    """What to do at the target."""
 
     create: tuple[CreateTopic, ...] = ()
     add_partitions: tuple[AddPartitions, ...] = ()
     alter_configs: tuple[AlterConfigs, ...] = ()
     left_alone: tuple[AlterConfigs, ...] = ()
-    """What would be changed if the topics were ours."""
+    """Changes that wait until the topics are known to be ours, and it is our turn."""
     not_added: tuple[AddPartitions, ...] = ()
-    """What would be added likewise."""
+    """Partitions that wait for the same."""
     conflicts: tuple[Conflict, ...] = ()
     notes: tuple[Note, ...] = ()
 
@@ -122,13 +122,14 @@ class Target:
     Attributes:
         topics: All that may be described there, by name.
         brokers: How many are registered now.
-        defaults: What a new topic would get, setting by setting; None where that may not be read.
-        silent: Why it is not asked to make topics just now; empty where it is.
+        defaults: What a new topic would get, by setting; None if that may not be read.
+        silent: Why no topics are created for now; empty if they are.
         held: Topics whose settings are left as they are for now, because they are being prepared.
-        unprepared: Topics that do not start yet where they are to: what they keep stays as it is until then.
-        owned: Topics that hold what this flow copied there, and nothing else. No other is changed.
-        settled: Topics of which that is known by now: their partitions were looked at.
-        in_turn: Whether it is for this mirror to change topics; one that stands by makes only missing ones.
+        unprepared: Topics whose logs do not start yet where they should: until then no change may make them
+            keep fewer records.
+        owned: Topics that hold only what this flow copied there. No others are changed.
+        settled: Those of the owned for which that is confirmed: their partitions were looked at.
+        in_turn: Whether this mirror may change topics; a standby only creates missing ones.
         hidden: Topics that may not be described: whether they exist is not known.
     """
 
@@ -172,7 +173,7 @@ def _plan_one(
     """What one topic needs.
 
     Args:
-        taken: The names of the target's topics, by what Kafka tells them apart by.
+        taken: The names of the target's topics, by their collision keys.
     """
     name = policy.to_target(topic.name)
     why_not = why_no_copy(name)
@@ -240,7 +241,7 @@ def _why_not_made(
 
 
 def _unread_obstacle(topic: TopicFacts, name: str) -> Conflict | None:
-    """A topic is not made with settings that are not its source's because of a fault that passes."""
+    """A fault that may pass is no reason to create a topic without its source's settings."""
     if not topic.unread:
         return None
     words = f"target topic {name} is not made without the settings of the source topic: {topic.unread}"
@@ -248,7 +249,7 @@ def _unread_obstacle(topic: TopicFacts, name: str) -> Conflict | None:
 
 
 def _silent_obstacle(topic: TopicFacts, name: str, silent: str) -> Conflict | None:
-    """Nor without knowing what it would get by itself."""
+    """Nor is a topic created while the target does not tell its defaults."""
     if not silent:
         return None
     words = f"target topic {name} does not exist, and is not made just now: {silent}"
@@ -312,7 +313,7 @@ def _by_keys(changes: Changes, keys: Collection[str]) -> Changes:
 
 
 def _keeping_more(changes: Changes, source: Mapping[str, str]) -> Changes:
-    """Without what would keep fewer records: padding takes a topic that deletes nothing by itself."""
+    """The changes without those that would keep fewer records: padding needs a topic that deletes nothing."""
     effective = {name: source.get(name) if value is None else value for name, value in changes.items()}
     return {
         name: effective[name] if name in KEEP_ALL else value
@@ -324,7 +325,7 @@ def _keeping_more(changes: Changes, source: Mapping[str, str]) -> Changes:
 def _alter(
     topic: TopicFacts, existing: TopicFacts, settings: TopicsSettings
 ) -> tuple[Changes, tuple[Note, ...]]:
-    """Changes of settings, where both sides' settings can be read."""
+    """Changes of settings; none unless both sides' settings can be read."""
     if topic.unread or existing.unread:
         return {}, ()
     if not topic.configs.values or not existing.configs.values:
@@ -363,7 +364,7 @@ def _too_few_partitions(topic: TopicFacts, existing: TopicFacts, settings: Topic
 
 
 def _overwritten_times(topic: TopicFacts, existing: TopicFacts) -> Conflict | None:
-    """A topic with append times would replace the time of every record."""
+    """The conflict with a topic that has append times: it would replace the time of every record."""
     if existing.configs.values.get(TIMESTAMP_TYPE) != "LogAppendTime":
         return None
     return Conflict(
