@@ -44,7 +44,7 @@ def foreign_stretches(
             if sequence is not None and header.base_sequence not in {-1, 0, sequence}:
                 raise AmbiguousError(
                     f"between target offsets {reached} and {header.base_offset} records of this flow are "
-                    f"gone too: copy the topic anew"
+                    f"gone too: copy the topic again"
                 )
         reached, seen = header.next_offset, False
         if header.base_sequence >= 0:

@@ -32,7 +32,7 @@ class AnotherClusterError(TwinsiteError):
 class OtherNamesError(UsageError):
     """The flow copied topics under other names than the settings give them now."""
 
-    hint = "give the flow another name: it copies anew; or set topics.names and topics.prefix back"
+    hint = "give the flow another name, and it copies them again; or set topics.names and topics.prefix back"
 
 
 class FlowMemory:
