@@ -1,8 +1,8 @@
 """The broker's ceiling: batches fetched beforehand, handed to the target as fast as it takes them.
 
 ``python -m bench.bare SOURCE TARGET TOPIC`` reads the topic's batches into memory, then appends them to
-the topic of the same name at the target: one batch of each partition in a request, five requests on their
-way, nothing else. No mirror can be faster than this through one connection.
+the topic of the same name at the target: one batch of each partition in a request, five requests in flight,
+nothing else. No mirror can be faster than this through one connection.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ PARTITION_BYTES = 4 << 20
 TIMEOUT_MS = 30_000
 
 Batches = dict[TopicPartition, deque[tuple[int, memoryview]]]
-"""Of each partition, the batches still to be sent, each with its number of records."""
+"""The batches of each partition that are still to be sent, each with its number of records."""
 
 
 async def preload(source: Cluster, topic: str) -> Batches:
-    """Every batch of a topic, in memory of its own."""
+    """Every batch of a topic, copied into memory of its own."""
     info = source.info.topics[topic]
     batches: Batches = {}
     for partition, where in info.partitions.items():
@@ -60,7 +60,7 @@ async def _read(connection: Connection, key: Key) -> deque[tuple[int, memoryview
 
 
 def seal_all(batches: Batches, token: Token) -> None:
-    """Make every batch the target's next one."""
+    """Give every batch our producer id and the sequence that follows the batch before."""
     for of in batches.values():
         sequence = 0
         for records, view in of:
@@ -69,7 +69,7 @@ def seal_all(batches: Batches, token: Token) -> None:
 
 
 async def pour(connection: Connection, batches: Batches) -> None:
-    """Send all there is.
+    """Send all batches.
 
     Raises:
         ClickException: The broker refused a batch.

@@ -1,8 +1,8 @@
-"""What each part of compression makes of what crosses a link: prefix codes, matches, and how far they reach.
+"""What each part of compression saves of what crosses a link: prefix codes, matches, and how far they reach.
 
-Of the same records, cut into frames as a relay cuts them: bytes left for each byte, and megabytes a second of
-one core. Then what a dictionary makes of the beginning of a stream, where a window holds nothing yet. Nothing
-is copied; ``python -m bench.compression``.
+The same records, cut into frames as a relay cuts them, are compressed in many ways: bytes left for each byte,
+and megabytes a second of one core. Then what a dictionary saves at the beginning of a stream, where a window
+holds nothing yet. Nothing is copied; ``python -m bench.compression``.
 
 Sources: RFC 1951 (prefix codes), RFC 8878 (zstd), zstd 1.5.7's lib/compress/zstd_compress_internal.h
 (``ZSTD_literalsCompressionIsDisabled``).
@@ -27,28 +27,28 @@ from tests.harness.data import debian_packages, device_rows, json_rows
 WIDTH = 130
 FRAME_BYTES, MEGABYTES = 1 << 20, 64
 SMALL_FRAME_BYTES, SMALL_FRAMES = 4096, 2000
-"""As of what is up to date: a few records at a time."""
+"""As for partitions that are caught up: a few records at a time."""
 DEVICES = 15_000
-"""Of 400 B each: what repeats does so after 6 MB."""
+"""Each reports 400 B in turn: what repeats does so after 6 MB."""
 DICTIONARY_BYTES = 112_640
 """zstd's own default."""
 EARLIER_BYTES = 1 << 20
-"""What a dictionary is trained on, of the same topic as all that comes later."""
+"""A dictionary is trained on the first bytes of the topic it is then used for."""
 STREAMS = 50
-"""That begin evenly over what comes later."""
+"""They begin at equal distances over all that comes later."""
 BEGINNINGS = {"64 KiB": 64 << 10, "100 KiB": 100 << 10, "1 MiB": 1 << 20}
 HISTORIES = {"nothing": 0, "64 KiB": 64 << 10, "1 MiB": 1 << 20}
 TRICKLE_FRAME_BYTES = (1024, 2048, 4096)
 STREAM_BYTES = max(HISTORIES.values()) + max(TRICKLE_FRAME_BYTES)
 CONNECTIONS_A_DAY = 24
 LITERALS_AS_THEY_ARE = 1
-"""As zstd's target length: with its fast strategy, which is that of level 1, there are no prefix codes then
-for what is no match. Matches are looked for as with 0: in steps of two. The binding has no other switch.
+"""A target length for zstd. With its fast strategy, which is that of level 1, literals then get no prefix
+codes; matches are looked for as with 0, in steps of two. The binding has no other switch for that.
 """
 
 Frames = Sequence[bytes]
 Way = Callable[[Frames], int]
-"""Answers how many bytes the frames become."""
+"""Returns how many bytes the frames become."""
 
 
 def prefix_codes_alone(frames: Frames) -> int:
@@ -62,15 +62,15 @@ def _deflated(frame: bytes, strategy: int) -> bytes:
 
 
 def matches_alone(frames: Frames) -> int:
-    """Matches over 64 KiB and no prefix codes, as lz4 has it."""
+    """Matches within 64 KiB and no prefix codes, as in lz4."""
     return sum(len(lz4.frame.compress(frame)) for frame in frames)
 
 
 def both_in_a_frame(level: int, **more: int) -> Way:
-    """Zstd, each frame for itself.
+    """zstd, each frame by itself.
 
     Args:
-        more: Parameters over those of the level.
+        more: Parameters that override those of the level.
     """
 
     def way(frames: Frames) -> int:
@@ -84,7 +84,9 @@ def both_in_a_frame(level: int, **more: int) -> Way:
 
 
 def with_dictionary(frames: Frames) -> int:
-    """Zstd at level 3, each frame for itself, with a dictionary that was trained on half of them."""
+    """zstd at level 3, each frame by itself, with a dictionary. It is trained on half of the frames; what the
+    other half becomes counts twice.
+    """
     half = frames[: len(frames) // 2]
     dictionary = zstandard.train_dictionary(DICTIONARY_BYTES, list(half))
     compressor = zstandard.ZstdCompressor(level=3, dict_data=dictionary)
@@ -92,7 +94,7 @@ def with_dictionary(frames: Frames) -> int:
 
 
 def with_window(level: int, window_log: int = 24, *, long: bool = False) -> Way:
-    """As a relay does it: one window over all frames, or anew when it is full."""
+    """As a relay does it: one window over all frames, and a new one when it is full."""
 
     def way(frames: Frames) -> int:
         sealer = Sealer(Compression(level, window_log, long))
@@ -148,13 +150,13 @@ KINDS: dict[str, Callable[[], Iterator[bytes]]] = {
 
 
 def frames_of(values: Iterator[bytes], size: int) -> Frames:
-    """Values one behind the other, cut."""
+    """Values joined, and cut into frames."""
     whole = b"".join(values)
     return [whole[at : at + size] for at in range(0, len(whole), size)]
 
 
 def show(title: str, ways: Mapping[str, Way], found: Mapping[str, Frames]) -> None:
-    """What each way makes of each kind."""
+    """Print what each way makes of each kind of data."""
     table = Table(title=title)
     table.add_column("bytes left for each, MB/s of a core")
     for kind in found:
@@ -170,25 +172,25 @@ def show(title: str, ways: Mapping[str, Way], found: Mapping[str, Frames]) -> No
 
 
 class Topic(NamedTuple):
-    """A dictionary that was trained on what came first, and all that came later."""
+    """A dictionary that was trained on the first records, and all that came later."""
 
     dictionary: zstandard.ZstdCompressionDict
     later: bytes
 
 
 class Stream(NamedTuple):
-    """The bytes that become of each of its frames without a dictionary, and with it: a mean of many."""
+    """The compressed size of each of its frames, without a dictionary and with one; means of many streams."""
 
     plain: Sequence[float]
     trained: Sequence[float]
 
     def shares(self, frame_bytes: int, first: int, count: int) -> str:
-        """What is left of some frames, without and with it."""
+        """What is left of some frames, without a dictionary and with one."""
         size = frame_bytes * count
         return ", ".join(f"{sum(of[first : first + count]) / size:.3f}" for of in self)
 
     def saved(self, count: int) -> float:
-        """Bytes of the first frames that are not sent for a dictionary."""
+        """Bytes that a dictionary saves on the first frames."""
         return sum(self.plain[:count]) - sum(self.trained[:count])
 
 
@@ -203,7 +205,7 @@ def topic_of(values: Iterator[bytes]) -> Topic:
 
 
 def stream_of(topic: Topic, frame_bytes: int) -> Stream:
-    """Zstd at level 3, one window over all frames of a stream."""
+    """zstd at level 3, one window over all frames of a stream."""
     return Stream(
         _mean_sizes(topic.later, frame_bytes, None), _mean_sizes(topic.later, frame_bytes, topic.dictionary)
     )
@@ -231,7 +233,7 @@ def _sizes(window: zstandard.ZstdCompressionObj, data: bytes, frame_bytes: int) 
 
 
 def show_dictionaries(topics: Mapping[str, Topic]) -> None:
-    """Where a dictionary could gain something: as long as the window holds little."""
+    """Print what a dictionary could gain, which it can only while the window holds little."""
     table = Table(title="one window over a stream, zstd 3: without, with a dictionary")
     table.add_column("bytes left for each")
     for kind in topics:

@@ -1,4 +1,4 @@
-"""Who copies, or at least writes, the same topic: each as a process, started as its users start it."""
+"""The contestants, which copy, or at least write, the same topic: each a process, started as its users do."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.harness.mm2 import mirror_maker
 from tests.harness.process import Twinsite
 
 VERSION = "3.9"
-"""Of the Java programs."""
+"""Kafka's, for the Java programs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A topic to copy: so many records, of the same size each, in so many partitions.
+    """A topic to copy, with records of one size.
 
     Attributes:
-        topics: What mirrors are told to copy, a regular expression that fits ``topic``.
-        payload: A file with some of the records, one a line, for those who make their own.
+        topics: The regular expression that mirrors are given; it matches ``topic``.
+        payload: A file with some of the records, one a line, for contestants that make their own.
     """
 
     source: KafkaCluster
@@ -65,7 +65,7 @@ def twinsite(checkout: Path = REPOSITORY) -> Contestant:
 
 @contextmanager
 def relayed(job: Job) -> Iterator[Sequence[int]]:
-    """Twinsite through a relay beside it: what that takes where no link is the limit."""
+    """Twinsite through a relay on the same machine: what a relay costs where no link is the limit."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     command = ("relay", "--cluster", job.source.bootstrap, "--listen", address)
     with (
@@ -119,7 +119,7 @@ def bare(job: Job) -> Iterator[Sequence[int]]:
 
 @contextmanager
 def pass_through(job: Job) -> Iterator[Sequence[int]]:
-    """Fetch and append and nothing else, see :mod:`bench.loops`."""
+    """Fetch, append and nothing else, see :mod:`bench.loops`."""
     command = [sys.executable, "-m", "bench.loops", "asyncio"]
     addresses = [job.source.bootstrap, job.target.bootstrap, job.topic]
     with _running([*command, *addresses], job.folder / "pass-through.out") as pids:

@@ -1,8 +1,8 @@
-"""Everybody copies the same topic, in the same run, in turn.
+"""All contestants copy the same topic, in turn, in the same run.
 
-A topic is filled once; copies that do not count warm the brokers up; then every round lets each contestant
-copy it into a target topic that is deleted in between, with whatever MirrorMaker 2 has noted of its progress.
-Medians over the rounds, and ratios, which noise hurts less than absolute figures.
+A topic is filled once, and copies that do not count warm the brokers up. Then, in every round, each
+contestant copies the topic. In between the target topic is deleted, with all that MirrorMaker 2 has noted of
+its progress. Medians over the rounds, and ratios, which noise hurts less than absolute figures.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TOPIC = "bench"
 PAYLOAD_RECORDS = 20_000
 OLD_MS = 3 * 86_400_000
 WARM_UP = (CEILING, OURS) * 3
-"""A broker compiles what it runs often; until then it takes three times as long."""
+"""A broker takes three times as long until the JVM has compiled what it runs often."""
 
 Runs = dict[str, list[Run]]
 """Every run of every contestant."""
@@ -42,7 +42,7 @@ class Case:
     """One kind of data.
 
     Attributes:
-        old: Of three days ago, as most of a first copy is: brokers soon forget who wrote such records.
+        old: Its records are three days old, as most of a first copy are: brokers soon forget their producers.
     """
 
     size: int
@@ -75,8 +75,8 @@ async def compete(
     """Let contestants copy the data of a case, round by round, between two new brokers.
 
     Args:
-        target_alone: The target has a core of its own and all others share what is left, as if it stood on
-            another machine; without it whatever a contestant uses is taken from the broker it writes to.
+        target_alone: The target has a core of its own, and all others share the rest, as if it ran on another
+            machine. Otherwise what a contestant uses is taken from the broker it writes to.
     """
     async with (
         KafkaCluster.start(version="3.9", name="source", work_dir=folder, jvm=BENCHMARK_JVM) as source,
@@ -98,7 +98,7 @@ async def compete(
 
 @contextmanager
 def alone(pid: int, others: Sequence[int]) -> Iterator[None]:
-    """Give a process a core for itself; the others, and what we start meanwhile, share what is left.
+    """Give a process a core for itself; the others, and what we start meanwhile, share the rest.
 
     Raises:
         ClickException: There is one core only.
@@ -144,7 +144,7 @@ async def _one(job: Job, contestant: Contestant) -> Run:
 
 
 async def forget(job: Job) -> None:
-    """Delete the copy, and what MirrorMaker 2 would go on from: all but the job's topic at the source."""
+    """Delete the copy, and what MirrorMaker 2 would resume from: all topics but the job's at the source."""
     for cluster, kept in (job.source, {job.topic}), (job.target, set[str]()):
         found = await asyncio.to_thread(cluster.admin.list_topics, timeout=10)
         for name in found.topics:
@@ -153,8 +153,8 @@ async def forget(job: Job) -> None:
 
 
 def table(title: str, runs: Mapping[str, Sequence[Run]]) -> Table:
-    """Medians, and how many times each of the others is slower, dearer and larger at its peak; of the second
-    half the first two of these.
+    """Medians, and how many times each of the others is slower, takes more CPU, and is larger at its peak;
+    for the second half the first two of these.
     """
     ours = median(runs[OURS])
     shown = Table(title=f"{title}: medians of {len(runs[OURS])}")
@@ -196,7 +196,7 @@ def table(title: str, runs: Mapping[str, Sequence[Run]]) -> Table:
 
 
 def judged(title: str, runs: Mapping[str, Sequence[Run]]) -> list[Goal]:
-    """What is wanted of a case, as far as those competed that it is compared with."""
+    """The goals of a case, as far as the contestants took part that we are compared with."""
     medians = {name: median(of) for name, of in runs.items()}
     ours = medians[OURS]
 

@@ -2,9 +2,9 @@
 
 Starts two clusters of different versions, fills one with Debian's package index, lets its cleaner leave gaps
 in a compacted topic, and mirrors it through two relays, over an emulated long link where that is allowed,
-while it is still being written. In the middle the relay in use is killed, then the mirror; it is started
-again, and both logs are compared record by record with an independent client. Then the copy is proven with
-Spark, damaged, put right and proven again. Leaves nothing behind but the pages of what was compared.
+while it is still being written. In the middle it kills the relay in use, then the mirror, starts the mirror
+again, and compares both logs record by record with an independent client. Then the copy is proven with Spark,
+damaged, repaired and proven again. Only the pages of the comparisons are left behind.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ LATE_RECORDS = 20_000
 OLDER_EVERY, HEADERS_EVERY = 10, 10
 HEADERS = (("from", b"debian"), ("from", b"main"), ("empty", b""), ("null", None))
 AT_ONCE = {"segment.bytes": 1 << 20, "min.cleanable.dirty.ratio": 0}
-"""The cleaner goes over a segment as soon as another one is written to."""
+"""The cleaner cleans a segment as soon as another one is written to."""
 NOT_ANY_MORE = {"min.cleanable.dirty.ratio": 1}
-"""Else the copy, whose settings follow, may be compacted further than the source when both are compared."""
+"""Otherwise the copy, which gets the same settings, may be compacted further than the source when both are
+compared."""
 RELAY_KILL_AFTER_BYTES, KILL_AFTER_BYTES = 8_000_000, 25_000_000
 COMPACTED_SECONDS, CAUGHT_UP_SECONDS = 60.0, 90.0
 RELAYS = 2
@@ -68,8 +69,8 @@ class Measured:
     Attributes:
         megabytes: Of record batches, as the target has them.
         crossed_megabytes: Meanwhile received from the source: counted at the link, or by the mirror.
-        link_share: Of what the link could carry in that time; None where nothing limits it.
-        seconds: Since something was copied.
+        link_share: Share of what the link could carry in that time; None where nothing limits it.
+        seconds: Since the first bytes were copied.
         lag_first: Records it was behind when it first knew; None when it never did.
         lag_last: Records it was behind in the end.
     """
@@ -87,7 +88,7 @@ class Watch:
     """Follows a running mirror through its status.
 
     Attributes:
-        relay: The one that was in use last; empty before the first.
+        relay: The relay that was in use last; empty before the first.
     """
 
     def __init__(self, mirror: Twinsite, source: KafkaCluster, far: FarSite) -> None:
@@ -110,7 +111,7 @@ class Watch:
         return found
 
     def caught_up(self) -> bool:
-        """Every partition is copied up to where its source log ends this moment."""
+        """Whether every partition is copied up to the present end of its source log."""
         found = {(p["topic"], p["partition"]): p for p in self._partitions()}
         ends = {
             (topic, partition): high
@@ -147,7 +148,7 @@ class Watch:
 
 
 def lag(partitions: list[dict[str, Any]]) -> int | None:
-    """Records behind, all partitions together; None while one does not know."""
+    """Records behind, all partitions together; None while that of one is not known."""
     lags = [p["lag_records"] for p in partitions]
     return sum(lags) if lags and None not in lags else None
 
@@ -165,7 +166,7 @@ def index(limit: int) -> list[Row]:
 
 
 def fill(bootstrap: str, rows: list[Row]) -> None:
-    """The data that is there before the mirror starts; of some packages an older version too."""
+    """Write the data that is there before the mirror starts, with an older version of some packages."""
     load(bootstrap, "packages", (replace(row, value=b"older") for row in rows[::OLDER_EVERY]))
     load_compacted(bootstrap, "packages", rows)
     load(bootstrap, "changes", (replace(row, key=None) for row in rows), "zstd")
@@ -173,12 +174,12 @@ def fill(bootstrap: str, rows: list[Row]) -> None:
 
 
 def compacted(cluster: KafkaCluster) -> bool:
-    """Whether the cleaner has taken out of packages what newer records say better."""
+    """Whether the cleaner has removed superseded records from ``packages``."""
     return all(is_clean(cluster, "packages", partition) for partition in range(PARTITIONS))
 
 
 def keep_writing(bootstrap: str, rows: list[Row], stop: threading.Event) -> None:
-    """More records while the mirror runs, dies and runs again."""
+    """Write more records while the mirror runs, dies and runs again."""
     parts = iter(rows)
     while not stop.is_set():
         part = list(islice(parts, 500))
@@ -190,7 +191,7 @@ def keep_writing(bootstrap: str, rows: list[Row], stop: threading.Event) -> None
 
 
 def settings_of(source: KafkaCluster, target: KafkaCluster, folder: Path) -> Path:
-    """The flow, as a file: through relays where the source has any, else for who stands next to both."""
+    """The settings file of the flow: through relays where the source has any, else to its brokers."""
     document = {
         "flow": "demo",
         **source.source_settings,
@@ -218,7 +219,7 @@ def running_relays(source: KafkaCluster, far: FarSite, folder: Path) -> Iterator
 async def mirror_with_crashes(
     source: KafkaCluster, far: FarSite, relays: dict[str, Twinsite], settings: Path, folder: Path
 ) -> list[Measured]:
-    """Copy, kill a relay, copy on, kill the mirror, copy on; what each of the two mirrors did."""
+    """Copy, kill a relay, go on, kill the mirror, go on; returns what each of the two mirrors did."""
     arguments = ("mirror", "--config", str(settings))
     rows = index(LATE_RECORDS)
     stop = threading.Event()

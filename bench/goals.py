@@ -1,6 +1,6 @@
-"""Goals, held against what was found: benches show each of them, and end with 1 where one is missed.
+"""Goals, compared with what was found: benches show each of them, and end with 1 where one is missed.
 
-Ratios, as machines differ and are noisy; what cannot be compared is no goal that was reached.
+Most are ratios, as machines differ and are noisy. What cannot be compared counts as missed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Goal:
     Attributes:
         wanted: At least this; at most, with ``at_most``.
         found: NaN where nothing could be compared.
-        unit: Behind both, for people.
+        unit: Shown after both figures.
     """
 
     what: str
@@ -31,12 +31,12 @@ class Goal:
 
     @property
     def reached(self) -> bool:
-        """False for what is not known."""
+        """False where nothing could be compared."""
         return self.found <= self.wanted if self.at_most else self.found >= self.wanted
 
 
 def ratio(one: float, other: float) -> float:
-    """How many times ``other`` goes into ``one``: infinitely often where it is nothing; NaN of unknowns."""
+    """``one / other``. Infinite where only ``other`` is 0; NaN where both are 0, or one is NaN."""
     if other:
         return one / other
     return math.inf if one > 0 else math.nan
@@ -55,10 +55,10 @@ def table(title: str, goals: Iterable[Goal]) -> Table:
 
 
 def end(goals: Sequence[Goal]) -> None:
-    """End the command: with 1 where a goal is missed.
+    """End the command, with 1 where a goal is missed.
 
     Raises:
-        ClickException: One is; says how many.
+        ClickException: A goal is missed; says how many.
     """
     missed = sum(not goal.reached for goal in goals)
     if missed:

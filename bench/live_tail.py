@@ -1,8 +1,8 @@
 """How late a record is while a catch-up fills the link: ``python -m bench.live_tail``; needs root.
 
-The source stands at the far end of an emulated link, with a relay; the mirror and the target at this one. One
-topic is far behind, another is written evenly, in records of 100 bytes. Counted is from handing a record to
-the producer until a consumer at the target has it.
+The source and its relay are at the far end of an emulated link, the mirror and the target at this end. One
+topic is far behind, another is written at an even rate, in records of 100 bytes. Latency is from handing a
+record to the producer until a consumer at the target has it.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from tests.harness.wan import Wan, wan, why_not
 
 BEHIND, LIVE, PARTITIONS = "behind", "live", 4
 LATER_MS = 200.0
-"""Than a round trip, of 99 of 100 at most."""
+"""The p99 may exceed a round trip by this, in milliseconds."""
 RECORD_BYTES = 1024
 
 
 async def measure(
     link: Wan, profile: Profile, source: KafkaCluster, target: KafkaCluster, folder: Path, records: int
 ) -> tuple[Latency, float]:
-    """Latency of the topic that is up to date, and the share of the link that was used meanwhile."""
+    """Latency of the topic that is caught up, and the share of the link that was used meanwhile."""
     link.both(**FULL_SPEED)
     flow = f"live-{time.time_ns()}"
     live = f"{LIVE}-{flow}"
@@ -64,7 +64,7 @@ async def measure(
 
 
 async def run(profiles: list[Profile], megabytes: int, folder: Path) -> tuple[Table, list[Goal]]:
-    """Each profile in turn."""
+    """Measure each profile in turn."""
     wanted: list[Goal] = []
     shown = Table(title="100 records/s while a catch-up fills the link, producer to consumer")
     for column in ("", "p50 ms", "p99 ms", "longest ms", "link used"):

@@ -1,9 +1,9 @@
-"""One event loop, another one, or threads: the same bare pass-through, three times.
+"""asyncio's event loop, uvloop's, or threads: the same bare pass-through in three ways.
 
 ``python -m bench.loops KIND SOURCE TARGET TOPIC`` fetches, seals and appends the batches of a topic with the
 mirror's own codecs and nothing of its flow, and prints seconds and CPU seconds as JSON. KIND is ``asyncio``,
 ``uvloop`` (which must be installed by hand; the mirror does not need it) or ``threads``: one that fetches and
-one that appends, on blocking sockets. What came of it stands in docs/decisions/0001.
+one that appends, on blocking sockets. docs/decisions/0001 has the results.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Request = list[tuple[TopicPartition, memoryview]]
 
 @dataclass(slots=True)
 class Copy:
-    """Where a copy stands: what to ask next, and what to send with which sequence."""
+    """The state of a copy: what to fetch next, and the sequences to send with."""
 
     topic: str
     topic_id: bytes
@@ -71,7 +71,7 @@ class Copy:
         return bool(self.session.wanted)
 
     def taken(self, body: memoryview) -> Iterable[Request]:
-        """The requests that bring an answer's batches to the target."""
+        """Requests with the batches of a Fetch answer: one batch of each partition in each."""
         answer = decode_fetched(body)
         self.session.answered(answer)
         queues = [self._sealed(f.key, f.records) for f in answer.partitions if len(f.records)]
@@ -96,7 +96,11 @@ class Copy:
 
 
 def checked(body: memoryview) -> None:
-    """Raise ClickException if the target refused a batch."""
+    """Check a Produce answer.
+
+    Raises:
+        ClickException: The target refused a batch.
+    """
     for tp, outcome in decode_answer(body).items():
         if outcome.error_code:
             raise click.ClickException(f"{tp}: the target answers {outcome}")
@@ -203,7 +207,7 @@ async def prepared(source: Cluster, target: Cluster, topic: str) -> Copy:
 
 
 async def run(kind: str, source_address: str, target_address: str, topic: str) -> tuple[float, float]:
-    """Copy once; answers with seconds and CPU seconds."""
+    """Copy once; returns seconds and CPU seconds."""
     async with (
         connected("source", ClusterSettings(bootstrap_servers=(source_address,))) as source,
         connected("target", ClusterSettings(bootstrap_servers=(target_address,))) as target,
@@ -222,7 +226,11 @@ async def run(kind: str, source_address: str, target_address: str, topic: str) -
 
 
 def runner(kind: str) -> Callable[[Coroutine[Any, Any, T]], T]:
-    """``asyncio.run`` or that of uvloop."""
+    """``asyncio.run`` or that of uvloop.
+
+    Raises:
+        ClickException: uvloop is not installed.
+    """
     if kind != "uvloop":
         return asyncio.run
     try:

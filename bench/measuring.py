@@ -1,8 +1,8 @@
-"""What a copy took, seen from outside: the target's log ends, and the process table.
+"""What a copy took, seen from outside: by the target's log ends and the process table.
 
-Time runs from the first record at the target to the last, and CPU time is what the contestant's process used
-in between, so that starting a JVM, or importing Python modules, is shown apart. A JVM compiles for long after
-that; so the second half of a copy has figures of its own.
+Time runs from the first record at the target to the last, and CPU time is what the contestant's processes
+used in between. So the start of a JVM, or the import of Python modules, is shown separately. A JVM goes on
+compiling long after its start; so the second half of a copy has figures of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 POLL_SECONDS = 0.05
-"""Often enough for copies of seconds: asking takes time of the cores that a contestant could use."""
+"""Often enough for copies of seconds: asking takes CPU time that a contestant could use."""
 GIVE_UP_SECONDS = 300.0
 PATIENCE: Mapping[str, Any] = {"stop": stop_after_delay(20), "wait": wait_fixed(0.1), "reraise": True}
 
@@ -36,7 +36,7 @@ class Run:
         start_cpu_seconds: Used before the first record was at the target.
         peak_megabytes: The most memory it had resident; NaN for a process that had ended by itself.
         target_cpu_seconds_per_gigabyte: What the target's broker used meanwhile.
-        warm_megabytes_per_second: Of the second half of the records alone, and so on.
+        warm_megabytes_per_second, warm_cpu_seconds_per_gigabyte: Of the second half of the records alone.
     """
 
     megabytes_per_second: float
@@ -59,7 +59,8 @@ class LogEnds:
         """Records, going by the log ends of all partitions.
 
         Raises:
-            KafkaException: No answer for long; right after a topic was made again a few are wrong.
+            KafkaException: No answer for long. Single failures are tolerated: right after a topic was created
+                again there are a few.
         """
         for attempt in Retrying(retry=retry_if_exception_type(KafkaException), **PATIENCE):
             with attempt:
@@ -71,14 +72,14 @@ class LogEnds:
 def measure(
     pids: Sequence[int], target_pid: int, copied: Callable[[], int], records: int, megabytes: float
 ) -> Run:
-    """Watch processes copy so many records.
+    """Measure processes while they copy this many records.
 
     Args:
-        pids: The contestant.
+        pids: The contestant's processes.
         target_pid: The broker it writes to.
 
     Raises:
-        ClickException: It does not get there in time.
+        ClickException: It is not done in time, or was done before it could be measured.
     """
     first, already = wait_for(copied, 1)
     before, target_before = sum(map(cpu_seconds, pids)), cpu_seconds(target_pid)
@@ -102,7 +103,7 @@ def measure(
 
 
 def wait_for(copied: Callable[[], int], records: int) -> tuple[float, int]:
-    """The moment at which so many records, or more, were there, and how many that were.
+    """The moment at which at least this many records were there, and how many there were.
 
     Raises:
         ClickException: They were not in time.
@@ -165,7 +166,7 @@ def as_json(runs: Mapping[str, Sequence[Run]]) -> dict[str, list[dict[str, float
 
 
 def from_json(saved: Mapping[str, Sequence[Mapping[str, float | None]]]) -> dict[str, list[Run]]:
-    """The other way round."""
+    """The reverse of :func:`as_json`; null becomes NaN."""
     return {name: [_run(run) for run in of] for name, of in saved.items()}
 
 

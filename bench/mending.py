@@ -14,25 +14,25 @@ from tests.harness.loading import load
 from tests.harness.process import Finished, twinsite
 
 RUNS = REPOSITORY / "build" / "demo"
-"""Where comparisons are left, each with its page; those of an earlier demo go."""
+"""Where comparisons are left, each with its page; those of an earlier demo are deleted."""
 SECONDS = 180.0
 QUICK_START = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""What is read is little: most of the time Java would compile what it soon needs no more."""
+"""Little is read: Java would spend most of the time on compiling code that it soon no longer needs."""
 MATCH, MISMATCH, DONE = 0, 10, 0
 
 Say = Callable[[str], None]
 
 
 class DemoError(Exception):
-    """A step did not come out as it has to."""
+    """A step did not have the outcome that it should."""
 
 
 async def mend(target: KafkaCluster, topic: str, rows: Sequence[Row], settings: Path, say: Say) -> None:
-    """Go through it all, with a compacted topic.
+    """Go through all steps, with a compacted topic.
 
     Args:
         rows: What the topic was filled with.
-        settings: Of the flow, as a file.
+        settings: The settings file of the flow.
 
     Raises:
         DemoError: What was damaged was not found, or not put right.

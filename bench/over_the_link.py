@@ -1,9 +1,9 @@
 """``make bench-wan``: MirrorMaker 2 and twinsite over the same emulated link, in the same run.
 
-The source's broker stands at the far end of the link, the target's at the near one with whoever copies;
-twinsite has a relay beside the source. The far kernel sends by CUBIC unless it is asked for something else,
-as most do; with ``--no-bbr`` whatever it is asked for. What is copied within a minute counts, whole or not:
-there are links on which MirrorMaker 2 is not done in a day. Needs root, for the link.
+The source's broker is at the far end of the link, the target's at the near end with whatever copies; twinsite
+also has a relay next to the source. The far kernel sends by CUBIC unless a program asks for something else,
+as most kernels do; with ``--no-bbr`` always. What is copied within a minute counts, complete or not: there
+are links on which MirrorMaker 2 is not done in a day. Needs root, for the link.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ SECONDS_MAX, FIRST_SECONDS_MAX = 60.0, 120.0
 POLL_SECONDS = 0.1
 RESULTS = Path(__file__).parent / "results" / "over-the-link.json"
 BROKER = {"socket.send.buffer.bytes": -1, "socket.receive.buffer.bytes": -1}
-"""With the broker's own 100 KiB the tuned MirrorMaker 2 uses half of a link: what its users find out last.
-The one that comes as it is has 64 KiB at its own end, which is less.
+"""With the broker's default of 100 KiB the tuned MirrorMaker 2 uses half of a link; its users find that out
+last. MirrorMaker 2 with its defaults has 64 KiB at its own end, which is less.
 """
 
 
@@ -53,7 +53,7 @@ class Profile:
     """A link.
 
     Attributes:
-        mtu_bytes: Of a packet; more than 1500 where the emulation would take too much of the processors.
+        mtu_bytes: Of a packet; more than 1500 where the emulation would take too much CPU.
     """
 
     mbit: float
@@ -71,7 +71,7 @@ class Profile:
         return self.mbit * 1e6 / 8
 
     def of(self, link: Wan) -> None:
-        """Make the link like this; its queue holds what it carries in a round trip."""
+        """Make the link like this; its queue holds what it carries in a round trip, and at least 64 KiB."""
         rtt = self.rtt_ms / 1000
         queue = max(self.rate * rtt, 65_536)
         link.packets_of(self.mtu_bytes)
@@ -89,14 +89,14 @@ PROFILES = (
 
 @dataclass(frozen=True, slots=True)
 class Crossed:
-    """What one of them got over a link.
+    """What a contestant got over a link.
 
     Attributes:
         megabytes_per_second: Of values, before compression.
         wire_share: Bytes on the link for each byte of values.
         link_used: Share of what the link could carry.
         cpu_seconds_per_gigabyte: Of all its processes, at both ends.
-        peak_megabytes: Of the larger of them.
+        peak_megabytes: Of the largest of them.
     """
 
     megabytes_per_second: float
@@ -125,7 +125,7 @@ Contestant = Callable[[Race], AbstractContextManager[Sequence[int]]]
 
 
 def ours(**link: object) -> Contestant:
-    """A relay at the far end, a mirror here, with these settings of its link over its defaults."""
+    """A relay at the far end and a mirror here, with these settings of its link over the defaults."""
 
     @contextmanager
     def started(race: Race) -> Iterator[Sequence[int]]:
@@ -148,7 +148,7 @@ def ours(**link: object) -> Contestant:
 
 
 def theirs(settings: Mapping[str, object]) -> Contestant:
-    """MirrorMaker 2 next to the target, as its own guide says."""
+    """MirrorMaker 2 next to the target, as its own guide recommends."""
 
     @contextmanager
     def started(race: Race) -> Iterator[Sequence[int]]:
@@ -160,7 +160,7 @@ def theirs(settings: Mapping[str, object]) -> Contestant:
 
 LONG = {**TUNED, "source.consumer.receive.buffer.bytes": -1}
 LOSSY = {key: value for key, value in LONG.items() if "fetch" not in key} | {"tasks.max": 4}
-"""Where packets are lost its large fetches take longer than it waits for them, and begin again for ever."""
+"""Where packets are lost, large fetches take longer than it waits for them, and start over for ever."""
 OURS, ONE_CONNECTION = "twinsite", "twinsite over one connection"
 AS_IT_COMES, BEST, SURVIVES = "MirrorMaker 2", "MirrorMaker 2 tuned", "MirrorMaker 2 tuned for loss"
 CONTESTANTS: Mapping[str, Contestant] = {
@@ -173,7 +173,7 @@ WITHOUT_BBR: Mapping[str, Contestant] = {OURS: ours(), ONE_CONNECTION: ours(conn
 
 
 def cross(race: Race, contestant: Contestant) -> Crossed:
-    """Watch a copy for a minute from its first records on; or from when it has had two minutes for them."""
+    """Measure a copy for a minute from its first records on, or after two minutes if there are none."""
     with contestant(race) as pids:
         already, began = _first(race.ends), time.monotonic()
         wire, used = race.link.counted()[0].bytes, sum(map(cpu_seconds, pids))
@@ -204,9 +204,9 @@ def _first(ends: LogEnds) -> int:
 
 
 def judged(profile: Profile, codec: str, found: Mapping[str, Crossed]) -> list[Goal]:
-    """What is wanted of this data over this link, and what was found.
+    """The goals for this data over this link, with what was found.
 
-    Of a link that loses packets the best MirrorMaker 2 is the one that gets most over.
+    On a link that loses packets, the best MirrorMaker 2 is the one that gets more over.
     """
     best = found[OURS]
     if ONE_CONNECTION in found:
@@ -238,10 +238,10 @@ def judged(profile: Profile, codec: str, found: Mapping[str, Crossed]) -> list[G
 
 @dataclass(frozen=True, slots=True)
 class Races:
-    """What is run: each kind of data, over each link, by each contestant, so many rounds.
+    """What is run: each kind of data, over each link, by each contestant, in each round.
 
     Attributes:
-        bbr: The far kernel has it.
+        bbr: The far kernel may send by BBR.
         out: Where all figures of all rounds go, as JSON.
     """
 
@@ -255,7 +255,7 @@ class Races:
 
 
 async def compete(races: Races, folder: Path) -> list[Goal]:
-    """Run them all; prints tables after each profile, and saves them. Answers all goals."""
+    """Run them all; prints tables and saves all figures after each profile. Returns all goals."""
     contestants = CONTESTANTS if races.bbr else WITHOUT_BBR
     wanted: list[Goal] = []
     saved = json.loads(races.out.read_text()) if races.out.exists() else {}
@@ -295,7 +295,7 @@ async def compete(races: Races, folder: Path) -> list[Goal]:
 
 
 async def _begin(link: Wan, source: KafkaCluster, target: KafkaCluster) -> LogEnds:
-    """Make an empty topic to copy into, by the quick way."""
+    """Make an empty topic to copy into, with the link at full speed."""
     link.both(**FULL_SPEED)
     await _forget(source, target)
     await target.create_topic(TOPIC, PARTITIONS)
@@ -305,7 +305,7 @@ async def _begin(link: Wan, source: KafkaCluster, target: KafkaCluster) -> LogEn
 
 
 async def _forget(source: KafkaCluster, target: KafkaCluster) -> None:
-    """Delete the copy, and what MirrorMaker 2 would go on from."""
+    """Delete the copy, and what MirrorMaker 2 would resume from."""
     for cluster, kept in (source, {TOPIC}), (target, set[str]()):
         found = await asyncio.to_thread(cluster.admin.list_topics, timeout=10)
         for name in found.topics:
@@ -319,7 +319,7 @@ def median(of: Sequence[Crossed]) -> Crossed:
 
 
 def table(title: str, found: Mapping[str, Crossed]) -> Table:
-    """What each has got over, and how many times that is of the other's."""
+    """The figures of each, and how many times as fast we are."""
     shown = Table(title=title)
     columns = ("", "MB/s", "times", "link used", "on the wire", "CPU-s/GB", "peak MB")
     for column in columns:

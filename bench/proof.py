@@ -1,8 +1,9 @@
 """``python -m bench.proof``: what it costs to prove a copy, against reading it and against the obvious way.
 
-In one Spark session, in turns, on two brokers that hold the same records: the cheapest aggregate that touches
-every column (what Spark's Kafka source can read at all), the digests of a site, of either kind, the
-comparison of both sites by digests, and a full outer join of both topics. Medians over the rounds, ratios.
+Five ways run in turns, in one Spark session, on two brokers that hold the same records: the cheapest
+aggregate that touches every column (the most that Spark's Kafka source can read), the digests of a site with
+either algorithm, the comparison of both sites by digests, and a full outer join of both topics. Medians over
+the rounds, and ratios.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ SPARK = {"spark.driver.memory": "4g", "spark.ui.showConsoleProgress": "false"}
 CORES = 2
 TERABYTE_MB = 1_000_000
 CLUSTER_CORES, CLUSTER_BROKERS = 32, 6
-"""Of each site, where a terabyte is projected."""
+"""Of each site, in the projection to a terabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Measured:
 
     Attributes:
         megabytes: Keys and values it read.
-        link_megabytes: Of them, or of digests, what has to get from one site to the other.
+        link_megabytes: What has to cross from one site to the other, as records or as digests.
     """
 
     seconds: float
@@ -73,14 +74,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a case came to."""
+    """The figures of a case."""
 
     ways: Mapping[str, Measured]
     driver_peak_megabytes: float
 
 
 def rows(size: int, count: int, seed: int) -> list[Row]:
-    """Records of which a limited number is different: their time and offset make each one unique."""
+    """Records whose keys and values repeat; their timestamps and offsets make each one unique."""
     made = list(json_rows(min(count, PAYLOAD_RECORDS), size, seed))
     return [
         Row(key=row.key, value=row.value, timestamp_ms=1_700_000_000_000 + number)
@@ -89,7 +90,7 @@ def rows(size: int, count: int, seed: int) -> list[Row]:
 
 
 async def measure(size: int, codec: str, megabytes: int, rounds: int, folder: Path) -> Found:
-    """Let every way run in turn."""
+    """Run every way in turn."""
     async with (
         KafkaCluster.start(version="3.9", name="source", work_dir=folder, jvm=BENCHMARK_JVM) as source,
         KafkaCluster.start(version="4.3", name="target", work_dir=folder, jvm=BENCHMARK_JVM) as target,
@@ -171,7 +172,7 @@ def _size(folder: Path) -> float:
 
 
 def _cheapest(records: DataFrame) -> None:
-    """Lengths and counts, range by range: every column is read, nothing of it is hashed."""
+    """Lengths and counts, range by range: every column is read, nothing is hashed."""
     size = F.octet_length("key") + F.octet_length("value") + F.coalesce(F.size("headers"), F.lit(0))
     group = ("topic", "partition", F.expr("place div 1024"))
     sums = F.sum(size).alias("size"), F.sum("timestamp_ms").alias("time")
@@ -179,7 +180,7 @@ def _cheapest(records: DataFrame) -> None:
 
 
 def _of_sparks_source(spark: SparkSession, cluster: Cluster, scope: Scope) -> DataFrame:
-    """The records as anybody gets them from Spark."""
+    """The records as Spark's own source reads them."""
     options = {**OPTIONS, **cluster.options, "kafka.max.partition.fetch.bytes": str(BULK_BYTES)}
     total = sum(log.window.source.offsets for log in scope.append_only)
     starts: dict[str, dict[str, int]] = {TOPIC: {}}
@@ -200,7 +201,7 @@ def _matches(sites: Sites, scope: Scope) -> None:
 
 
 def _joined(source: DataFrame, target: DataFrame) -> None:
-    """The obvious way: every record meets its copy."""
+    """The obvious way: every record is joined with its copy."""
     key, content = ["topic", "partition", "offset"], ("timestamp_ms", "key", "value", "headers")
     here = source.select(*key, F.struct(*content).alias("here"))
     there = target.select(*key, F.struct(*content).alias("there"))
@@ -213,7 +214,7 @@ def _driver(spark: SparkSession) -> int:
 
 
 def table(title: str, found: Found) -> Table:
-    """What came out, with ratios to what can be read at all."""
+    """The figures, with ratios to the most that can be read."""
     made = Table(title=title)
     for heading in ("", "s", "MB/s", "of what can be read", "MB over the link"):
         made.add_column(heading, justify="right" if heading else "left")

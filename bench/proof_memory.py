@@ -114,9 +114,9 @@ def _run(case: Case, settings: Path, heap: str, folder: Path) -> Proven:
 
 
 def _resident(pids: Iterable[int]) -> float:
-    """Megabytes of these processes, of each program the largest one.
+    """Resident megabytes of these processes; of each program only the largest counts.
 
-    Java begins its children like threads, which for a moment seem to have all of its memory once more.
+    Java starts its children like threads: for a moment they seem to have all of Java's memory as well.
     """
     largest: dict[Path, float] = {}
     for pid in pids:
@@ -136,7 +136,7 @@ def _family(pid: int) -> list[int]:
 
 
 def table(heap: str, found: list[Proven]) -> Table:
-    """What came out."""
+    """The figures."""
     made = Table(title=f"twinsite reconcile, local[2], heap {heap}")
     for heading in ("topic", "MB", "records", "s", "exit code", "peak MB"):
         made.add_column(heading, justify="left" if heading == "topic" else "right")

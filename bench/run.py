@@ -1,10 +1,10 @@
 """``make bench``: latency, idle cost and memory, then every kind of data through every contestant.
 
-Takes about an hour on two cores. Prints tables, holds them against the goals, and saves every run as JSON,
-with the tables beside it.
+Takes about an hour on two cores. Prints tables, compares them with the goals, and saves every run as JSON,
+along with the tables.
 
-Of records of every size a gigabyte is copied, so that the fastest take seconds and JVMs get warm. Of less,
-how a copy begins decides: 300 MB of 100 B took 0.7 seconds, and rounds went from 314 to 438 MB/s.
+A gigabyte of records of every size is copied, so that the fastest take seconds and JVMs get warm. With less,
+the start of a copy decides: 300 MB of 100 B took 0.7 seconds, and rounds varied from 314 to 438 MB/s.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 class Report:
-    """What is found, printed at once and saved after each part, so that an interrupted run is not lost.
+    """The figures, printed at once and saved after each part, so that an interrupted run is not lost.
 
     Parts that were saved by an earlier run and are not measured again stay as they are.
     """
@@ -48,12 +48,12 @@ class Report:
         out.mkdir(parents=True, exist_ok=True)
         self._found: dict[str, Any] = {}
         self.wanted: list[Goal] = []
-        """Goals of what was measured by this run."""
+        """Goals of the parts that were measured by this run."""
         if self._figures.exists():
             self._found = json.loads(self._figures.read_text())
 
     def add(self, name: str, figures: Any) -> None:
-        """One more part."""
+        """Add a part: print its table, and save it."""
         self._found[name] = figures
         self.wanted += judged(name, figures)
         Console(width=WIDTH).print(shown(name, figures))
@@ -96,7 +96,7 @@ async def bench(
     with_standing: bool,
     target_alone: bool,
 ) -> None:
-    """Run all of it, on new brokers for each case."""
+    """Run everything, on new brokers for each case."""
     if with_standing:
         with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
             found = await standing.stand(Path(folder))

@@ -1,8 +1,8 @@
-"""Who gets what of a link that two sites share: ``python -m bench.site_shares``; needs root.
+"""How two sites share a link: ``python -m bench.site_shares``; needs root.
 
-Two source clusters stand at the far end of an emulated link, each with a relay; their mirrors and the one
-target at this one. One site has many partitions, the other few, and both are behind. Counted is what comes of
-each, in spans of some seconds.
+Two source clusters, each with a relay, are at the far end of an emulated link; their mirrors and the one
+target are at this end. One site has many partitions, the other few, and both are behind. The bytes that
+arrive from each are counted in spans of some seconds.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tests.harness.wan import Wan, wan, why_not
 SITES = {"large": 24, "small": 2}
 """Partitions of each source cluster."""
 RECORD_BYTES, BYTES_FOR_EACH = 1024, 0.24
-"""What crosses the link of these records."""
+"""Size of a record, and how many bytes of it cross the link for each."""
 SPAN_SECONDS, SPANS = 6.0, 16
 LEAST = 0.4
-"""Of what both have, once both have found their pace: in the second half of the time."""
+"""The least share of a site once both have found their pace: in the second half of the time."""
 
 Spans = list[Mapping[str, int]]
-"""Bytes that came of each site, span by span."""
+"""Bytes that arrived from each site, span by span."""
 
 
 async def measure(stack: AsyncExitStack, link: Wan, mbit: float, rtt_ms: float, folder: Path) -> Spans:
@@ -98,7 +98,7 @@ def table(title: str, spans: Spans) -> Table:
 
 
 def judged(spans: Spans) -> list[Goal]:
-    """What is wanted of the site that has less."""
+    """The goal for the site with the smaller share."""
     later = spans[len(spans) // 2 :]
     shares = [
         ratio(sum(span[name] for span in later), sum(sum(span.values()) for span in later)) for name in SITES

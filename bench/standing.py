@@ -1,7 +1,8 @@
-"""What a mirror that has caught up costs, how late it is, and whether its memory stays where it was.
+"""What a mirror that has caught up costs, how late it is, and whether its memory stays the same.
 
-How late is measured in rounds: in each of them every contestant, started anew, has its turn. What idling
-costs is measured as often, of one mirror. Medians. A backlog is copied once; memory is looked at all the way.
+Latency is measured in rounds; in each of them every contestant is started for its turn. The cost of idling is
+measured as often, of one mirror. Medians are shown. A backlog is copied once, and memory is sampled all the
+while.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from tests.harness.trickle import came, trickling
 ROUNDS = 3
 TRICKLE_PER_SECOND = 100
 TRICKLE_SECONDS, ROUND_SECONDS = 30.0, 12.0
-"""What is timed of a trickle that is measured once, and of each of several."""
+"""How long a trickle is timed that is measured once, and each of several."""
 WARM_UP_RECORDS = 1500
-"""Records that are not timed, from when the first is there: what was written before waited for the mirror to
-start, and a JVM gets warm.
+"""Records that are not timed, from the arrival of the first on: those written before waited for the mirror to
+start, and a JVM has to get warm.
 """
 IDLE_TOPICS, IDLE_PARTITIONS = 10, 100
 IDLE_SECONDS = 20.0
@@ -58,8 +59,8 @@ class Standing:
 
     Attributes:
         latency: Of each contestant, round by round.
-        idle_core_percent: Of one core, for :data:`IDLE_TOPICS` x :data:`IDLE_PARTITIONS` without news; each
-            time it was measured.
+        idle_core_percent: Percent of one core, for :data:`IDLE_TOPICS` x :data:`IDLE_PARTITIONS` idle
+            partitions; each time it was measured.
         resident_megabytes: While a backlog is copied, at equal shares of it.
         peak_megabytes: The most in that time.
     """
@@ -71,7 +72,7 @@ class Standing:
 
 
 def from_json(saved: dict[str, Any]) -> Standing:
-    """What ``dataclasses.asdict`` made of it, back again; also as it was when there was one round."""
+    """The reverse of ``dataclasses.asdict``; also reads the older form with one round."""
     latency = {name: [Latency(**one) for one in _each(figures)] for name, figures in saved["latency"].items()}
     return Standing(**{**saved, "latency": latency, "idle_core_percent": _each(saved["idle_core_percent"])})
 
@@ -86,7 +87,7 @@ def median(rounds: Sequence[Latency]) -> Latency:
 
 
 def judged(found: Standing) -> list[Goal]:
-    """What is wanted of a mirror that has caught up, or is far behind."""
+    """The goals for a mirror that has caught up, or is far behind."""
     first, *_, last = found.resident_megabytes
     idle = statistics.median(found.idle_core_percent)
     return [
@@ -137,11 +138,11 @@ async def _latency(source: KafkaCluster, target: KafkaCluster, folder: Path, nam
 
 
 def trickle(source: str, target: str, topic: str, *, seconds: float = TRICKLE_SECONDS) -> Latency:
-    """Write records evenly and read them; those of the warm-up do not count.
+    """Write records at an even rate and read them; those of the warm-up do not count.
 
     Args:
         source, target: Where the topic, which has one partition, is written and read.
-        seconds: Worth of records that are timed.
+        seconds: How long records are timed.
     """
     wanted = int(TRICKLE_PER_SECOND * seconds)
     with trickling(source, target, topic, TRICKLE_PER_SECOND) as records:
@@ -209,7 +210,7 @@ def _sampled(job: Job, pid: int) -> list[float]:
 
 
 def table(standing: Standing) -> Table:
-    """What was found, a line for each figure."""
+    """The figures, a line for each."""
     idle = standing.idle_core_percent
     shown = Table(title=f"latency, idle cost, memory: medians of {len(idle)}")
     shown.add_column("")

@@ -67,7 +67,7 @@ def headers_of(data: bytes, at: int) -> list[Any]:
     """
     headers = list(MemoryRecords(data))
     if not headers or headers[-1].next_offset <= at:
-        raise StateUnavailableError(f"the state cannot be read at offset {at}: the batch is not whole")
+        raise StateUnavailableError(f"the state cannot be read at offset {at}: the batch is incomplete")
     return headers
 
 
@@ -91,7 +91,7 @@ def _decoded(data: bytes) -> Iterator[tuple[int, Item]]:
             continue
         for record in batch:
             if record.key is None:
-                raise CorruptStateError(f"the state topic holds a record without a key at {record.offset}")
+                raise CorruptStateError(f"the state holds a record without a key at offset {record.offset}")
             yield record.offset, (bytes(record.key).decode(), _value(record.value))
 
 

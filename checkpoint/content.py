@@ -47,7 +47,7 @@ class Content(NamedTuple):
         mapped = {tp: record for tp, record in self.partitions.items() if record.mode is OffsetMode.MAPPED}
         for tp in mapped:
             if tp not in self.maps:
-                raise CorruptStateError(f"{tp}: its offsets are mapped, and there is no offset map")
+                raise CorruptStateError(f"{tp}: its offsets are mapped, but it has no offset map")
         for tp, record in mapped.items():
             self.maps[tp].begins_at = None if self.maps[tp].forgotten else record.start_offset
 

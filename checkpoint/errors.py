@@ -9,7 +9,7 @@ class UntranslatableError(TwinsiteError):
     """An offset has no exact counterpart on the other side; ``reason`` says why, in words."""
 
     exit_code = ExitCode.REFUSED
-    hint = "only offsets of records that were copied have a counterpart; nothing is ever guessed"
+    hint = "only offsets of copied records have a counterpart; none is ever guessed"
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -19,18 +19,18 @@ class UntranslatableError(TwinsiteError):
 class CorruptStateError(TwinsiteError):
     """Stored state is damaged, incomplete, or was written by a newer version; it is not used."""
 
-    hint = "nothing is copied until the flow's state can be read; keep what is there and ask for help"
+    hint = "keep the flow's state as it is and ask for help; nothing is copied until it can be read"
 
 
 class StateUnavailableError(TwinsiteError):
     """The store cannot be read or written completely just now."""
 
     retriable = True
-    hint = "the state is a topic at the target: see whether its brokers answer"
+    hint = "check that the target's brokers answer: the flow's state is a topic there"
 
 
 class StateTakenOverError(TwinsiteError):
     """Another mirror of the flow has written to its state since we read it, or may have: load it again."""
 
     retriable = True
-    hint = "only one mirror of a flow should run; the one that comes too late steps back by itself"
+    hint = "only one mirror of a flow writes at a time; the one that comes too late steps back by itself"

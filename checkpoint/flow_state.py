@@ -374,7 +374,7 @@ class FlowState:
             return changed_chunks(self._known_map(tp), runs, drop_ahead_of=drop_ahead_of)
         except ValueError as error:
             raise StateTakenOverError(
-                f"{tp}: the offset map is not the one this change was made for: {error}"
+                f"{tp}: the offset map is not the one that this change is for: {error}"
             ) from error
 
     def _known(self, tp: TopicPartition) -> PartitionRecord:

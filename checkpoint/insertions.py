@@ -128,7 +128,7 @@ class LogMap:
         """
         if self._insertions.holds(target_offset):
             raise UntranslatableError(
-                f"target offset {target_offset} is no copy: what stands there was inserted"
+                f"target offset {target_offset} is not a copy: a repair inserted the record there"
             )
         if target_offset >= target_log_end:
             raise UntranslatableError(

@@ -60,7 +60,7 @@ def decode_chunk(data: bytes) -> list[Run]:
     except (IndexError, ValueError) as error:
         raise CorruptStateError(f"a chunk of an offset map cannot be read: {error}") from error
     if len(runs) > CHUNK_RUNS:
-        raise CorruptStateError(f"a chunk of an offset map has {len(runs)} runs, the most is {CHUNK_RUNS}")
+        raise CorruptStateError(f"a chunk of an offset map has {len(runs)} runs, the maximum is {CHUNK_RUNS}")
     return runs
 
 

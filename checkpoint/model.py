@@ -243,7 +243,7 @@ def parse_insertion_key(key: str) -> tuple[str, int]:
     """
     topic, slash, partition = key.removeprefix(INSERTION_PREFIX).rpartition("/")
     if not (slash and topic and partition.isdecimal()):
-        raise CorruptStateError(f"the state holds a key that makes no sense: {key!r}")
+        raise CorruptStateError(f"the state holds an invalid key: {key!r}")
     return topic, int(partition)
 
 
@@ -263,7 +263,7 @@ def parse_map_key(key: str) -> tuple[str, int, int]:
     """
     parts = key.split("/")
     if len(parts) != 4 or parts[0] != "map" or not (parts[2].isdecimal() and parts[3].isdecimal()):
-        raise CorruptStateError(f"the state holds a key that makes no sense: {key!r}")
+        raise CorruptStateError(f"the state holds an invalid key: {key!r}")
     return parts[1], int(parts[2]), int(parts[3])
 
 
@@ -312,5 +312,5 @@ def _build(cls: type[T], given: dict[str, Any], what: str) -> T:
     for field in fields(cls):  # type: ignore[arg-type]
         kinds, value = _SCALARS.get(str(field.type)), getattr(record, field.name)
         if kinds is not None and type(value) not in kinds:
-            raise CorruptStateError(f"a {what} record has {value!r} for {field.name}, which is {field.type}")
+            raise CorruptStateError(f"a {what} record has {value!r} for {field.name}, not {field.type}")
     return record

@@ -235,8 +235,8 @@ class OffsetMap:
         target, _ = self._locate(source_offset, target_log_end)
         if target > target_log_end:
             raise UntranslatableError(
-                f"committed source offset {source_offset} is beyond what is copied, "
-                f"{self.position(target_log_end)}"
+                f"committed source offset {source_offset} is not copied yet: "
+                f"the copy has reached {self.position(target_log_end)}"
             )
         return target
 

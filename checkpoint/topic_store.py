@@ -186,7 +186,7 @@ class TopicStore:
         end = await self._log.end()
         if end < at:
             self._shrunk = self._shrunk or self._begun_at is begun
-            raise StateUnavailableError(f"the state ended at offset {at} and ends at {end} now")
+            raise StateUnavailableError(f"the state ended at offset {at} and now ends at {end}")
         while at < end:
             headers = headers_of(await self._log.read(at), at)
             if any(is_newer((batch.producer_id, batch.producer_epoch), writer) for batch in headers):
@@ -277,12 +277,12 @@ class TopicStore:
         """
         anew = (self._writer() or NOBODY) != self._written_as
         if anew and self._end is not None:
-            raise StateTakenOverError("the right to write was taken anew since the state was read")
+            raise StateTakenOverError("the right to write was taken again since the state was read")
         if anew or self._unsure or self._shrunk:
             await self._load()
         if self._replaced and self._written_as != NOBODY:
             self._outdated(self._written_as)
-            raise StateTakenOverError("somebody who was given the right after us has written to the state")
+            raise StateTakenOverError("a mirror that took the right after us has written to the state")
 
     async def _write(self, items: list[Item]) -> None:
         while items:
@@ -329,7 +329,7 @@ class TopicStore:
         """
         found, _ = await self._read(base, base + count)
         if found != [item for _, item in records_of(batch)]:
-            raise StateTakenOverError(f"an earlier write of ours stands at offset {base} of the state")
+            raise StateTakenOverError(f"offset {base} of the state holds an earlier write of ours")
 
     async def _check_between(self, expected: int, base: int, batch: bytes) -> None:
         """Check that between the expected offset and ours there is only our own batch, whose answer was lost.
@@ -343,7 +343,7 @@ class TopicStore:
         if base < expected or any(item not in ours for item in between):
             raise StateTakenOverError(
                 f"the state ended at offset {expected} and the next write landed at {base}: "
-                f"somebody else has written to it"
+                f"something else has written to it"
             )
 
     async def _read(self, start: int, end: int) -> tuple[list[Item], Tail | None]:
@@ -355,7 +355,7 @@ class TopicStore:
             data = await self._log.read(at)
             if not data:
                 raise StateUnavailableError(
-                    f"the state could be read up to offset {at} only, it ends at {end}"
+                    f"the state could be read only up to offset {at}, but ends at {end}"
                 )
             items.extend(item for offset, item in records_of(data) if at <= offset < end)
             headers = self._pass(data, at)

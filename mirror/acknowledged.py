@@ -17,7 +17,7 @@ from mirror.model import FlowStatus, PartitionStatus, TopicPartition
 class NotBegunError(TwinsiteError):
     """A mirror answers but has not begun: it knows nothing yet."""
 
-    hint = "ask again when it has; without --url what the target has lost at its end counts as not copied yet"
+    hint = "ask again once it has begun; without --url, losses at the target's end count as not copied yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class Words:
         if self.url is None or self.source_offset(tp) is not None:
             return None
         one = self.partitions.get(tp)
-        seen = "it does not copy it" if one is None else f"{one.state}, {one.detail}"
-        return f"what is behind its end: the mirror at {self.url} does not know how far it is ({seen})"
+        seen = "it does not copy this partition" if one is None else f"{one.state}, {one.detail}"
+        return f"what follows its end: the mirror at {self.url} does not know how far the copy is ({seen})"
 
 
 def words(mirror: Mirror, flow: str, source_cluster_id: str | None, target_cluster_id: str | None) -> Words:
@@ -78,14 +78,14 @@ def words(mirror: Mirror, flow: str, source_cluster_id: str | None, target_clust
     hint = "check --url and TWINSITE_URL"
     if status.flow != flow:
         raise UsageError(
-            f"the mirror at {mirror.url} is of flow {status.flow}, the settings are about {flow}", hint=hint
+            f"the mirror at {mirror.url} copies flow {status.flow}, the settings are for {flow}", hint=hint
         )
     if status.waits_for:
-        raise NotBegunError(f"the mirror at {mirror.url} has not begun: {status.waits_for}")
+        raise NotBegunError(f"the mirror at {mirror.url} has not begun: it waits for {status.waits_for}")
     its = status.source_cluster_id, status.target_cluster_id
     if its != (source_cluster_id, target_cluster_id):
         raise UsageError(
-            f"the mirror at {mirror.url} is of clusters {its[0]} and {its[1]}, {source_cluster_id} and "
+            f"the mirror at {mirror.url} copies cluster {its[0]} to {its[1]}, but {source_cluster_id} and "
             f"{target_cluster_id} were reached",
             hint=hint,
         )

@@ -103,7 +103,7 @@ class Settings(Section):
         if source is None and link is None and "link" in info.data:
             raise PydanticCustomError("missing", "is missing")
         if source is not None and link is not None:
-            raise ValueError("is reached through the relays of link: leave out one of them")
+            raise ValueError("cannot be combined with link, whose relays reach it: remove one of them")
         return source
 
     @model_validator(mode="after")
@@ -195,9 +195,9 @@ def warnings(settings: Settings) -> list[str]:
     ]
     if settings.link is not None:
         unused = sorted(settings.read.model_fields_set - {"isolation"})
-        found += [f"read.{name}: with link a relay reads with bounds of its own" for name in unused]
+        found += [f"read.{name}: ignored with link: a relay reads with its own bounds" for name in unused]
     if settings.api.remote_control and settings.api.port >= 0:
-        found.append("api.remote_control: anyone who reaches the port may pause and resume partitions")
+        found.append("api.remote_control: anyone who reaches the port can pause and resume partitions")
     return found
 
 

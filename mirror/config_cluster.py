@@ -39,7 +39,7 @@ def _endpoint(text: str) -> str:
     if not parts.hostname or parts.scheme not in ({"https", "http"} if local else {"https"}):
         raise ValueError("must be an https address: a client secret is sent to it")
     if parts.username or parts.password:
-        raise ValueError("must not hold a user or a password: they go into client_id and client_secret")
+        raise ValueError("must not contain a user or a password: set client_id and client_secret")
     return text
 
 
@@ -127,13 +127,15 @@ class SecuritySettings(Section):
         """What would have no effect is refused: most likely the protocol is not the one that was meant."""
         if self.uses_sasl != (self.sasl is not None):
             raise ValueError(
-                f"{self.protocol} needs sasl" if self.uses_sasl else f"{self.protocol} makes no use of sasl"
+                f"{self.protocol} needs sasl" if self.uses_sasl else f"{self.protocol} does not use sasl"
             )
         files = [
             name for name in ("ca_file", "certificate_file", "key_file") if getattr(self, name) is not None
         ]
         if files and not self.uses_tls:
-            raise ValueError(f"{self.protocol} makes no use of {', '.join(files)}: is SSL or SASL_SSL meant?")
+            raise ValueError(
+                f"{self.protocol} does not use {', '.join(files)}: did you mean SSL or SASL_SSL?"
+            )
         if (self.key_file or self.key_password) and self.certificate_file is None:
             raise ValueError("a private key needs certificate_file")
         return self
@@ -259,11 +261,11 @@ class LinkSettings(ConnectionSettings):
 
     @model_validator(mode="after")
     def _no_login(self) -> Self:
-        by_certificates = "a relay knows mirrors by their certificates"
+        by_certificates = "a relay identifies mirrors by their certificates"
         if self.security.protocol not in get_args(ProtocolOfRelays):
-            raise ValueError(f"{by_certificates}: security.protocol is PLAINTEXT or SSL")
+            raise ValueError(f"{by_certificates}: security.protocol must be PLAINTEXT or SSL")
         if "sasl" in self.security.model_fields_set:
-            raise ValueError(f"{by_certificates}: there is no security.sasl, not even null")
+            raise ValueError(f"{by_certificates}: remove security.sasl, even if it is null")
         return self
 
     @field_serializer("security", mode="wrap")
@@ -295,12 +297,12 @@ def security_warnings(name: str, security: SecuritySettings) -> list[str]:
         "sasl.token_endpoint.client_secret": endpoint.client_secret if endpoint else None,
     }
     found = [
-        f"{name}.security.{path}: the secret stands in the settings; better {{file: PATH}} or {{env: NAME}}"
+        f"{name}.security.{path}: the secret is in the settings; use {{file: PATH}} or {{env: NAME}}"
         for path, secret in secrets.items()
         if secret is not None and secret.value is not None
     ]
     if security.protocol == "SASL_PLAINTEXT" and sasl and sasl.mechanism in {"PLAIN", "OAUTHBEARER"}:
         found.append(f"{name}.security: {sasl.mechanism} over SASL_PLAINTEXT sends the secret in the clear")
     if security.uses_tls and not security.verify_hostname:
-        found.append(f"{name}.security.verify_hostname: false accepts any certificate of the authority")
+        found.append(f"{name}.security.verify_hostname: false accepts any certificate the authority signed")
     return found

@@ -93,7 +93,7 @@ class TopicsSettings(Section):
         if self.names == "prefix" and self.prefix is None:
             raise ValueError("names: prefix needs prefix, for example east.")
         if self.names == "identity" and self.prefix is not None:
-            raise ValueError("prefix has no effect with names: identity; is names: prefix meant?")
+            raise ValueError("prefix has no effect with names: identity; did you mean names: prefix?")
         why_not = why_no_prefix(self.prefix) if self.prefix is not None else None
         if why_not is not None:
             raise ValueError(f"prefix {self.prefix}: {why_not}")

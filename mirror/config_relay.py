@@ -109,18 +109,18 @@ class ListenSettings(Section):
             name for name in ("key_file", "key_password", "client_ca_file") if getattr(self, name) is not None
         ]
         if given and self.certificate_file is None:
-            raise ValueError(f"{', '.join(given)} needs certificate_file: only TLS makes use of it")
+            raise ValueError(f"{', '.join(given)} needs certificate_file: only TLS uses it")
         return self
 
     @model_validator(mode="after")
     def _somebody_has_each_role(self) -> Self:
         if self.identities is None:
             if self.roles:
-                raise ValueError("roles without identities are nobody's: say in identities who has which")
+                raise ValueError("roles needs identities, which say which mirror has which role")
             return self
         if self.client_ca_file is None:
             raise ValueError(
-                "identities needs client_ca_file: without certificates of mirrors nobody can be told apart"
+                "identities needs client_ca_file: without certificates mirrors cannot be told apart"
             )
         for identity, role in self.identities.items():
             if role not in self.roles:
@@ -179,10 +179,12 @@ def warnings(settings: RelaySettings) -> list[str]:
     """What is allowed and better avoided, one sentence each."""
     found, listen = security_warnings("cluster", settings.cluster.security), settings.listen
     if listen.key_password is not None and listen.key_password.value is not None:
-        better = "better {file: PATH} or {env: NAME}"
-        found.append(f"listen.key_password: the secret stands in the settings; {better}")
+        better = "use {file: PATH} or {env: NAME}"
+        found.append(f"listen.key_password: the secret is in the settings; {better}")
     if listen.certificate_file is None:
-        found.append("listen: without certificate_file nothing is encrypted, and whoever reaches it may read")
+        found.append(
+            "listen: without certificate_file nothing is encrypted, and anyone who reaches it can read"
+        )
     elif listen.client_ca_file is None:
-        found.append("listen: without client_ca_file whoever reaches it may read")
+        found.append("listen: without client_ca_file anyone who reaches it can read")
     return found

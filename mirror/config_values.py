@@ -87,7 +87,7 @@ def _host(text: str) -> str:
     try:
         text.encode("idna")
     except UnicodeError:
-        raise ValueError("is no host: between dots there are 1 to 63 characters") from None
+        raise ValueError("is not a host name: each part between dots has 1 to 63 characters") from None
     return text
 
 
@@ -136,7 +136,7 @@ def bytes_per_second(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if re.search(r"b/s\s*$", value, re.IGNORECASE) and "B/" not in value:
-        raise ValueError("must be a rate, and b/s may be either: Mbit/s or MB/s?")
+        raise ValueError("must be a rate, and b/s is ambiguous: write Mbit/s or MB/s")
     found = _RATE.fullmatch(value.strip())
     if found is None:
         raise ValueError("must be a rate, for example 20 Mbit/s or 2.5 MB/s")
@@ -174,7 +174,7 @@ def split_patterns(text: str) -> list[str]:
 def _pattern(text: str) -> str:
     """What matches whole names; a ``!``, by which the command line leaves out, would match nothing."""
     if any(part.startswith("!") for part in split_patterns(text)):
-        raise ValueError("has a ! that leaves nothing out: what is behind it goes into exclude, without !")
+        raise ValueError("has a !, which excludes nothing here: move the pattern after it to exclude")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -182,11 +182,11 @@ def _pattern(text: str) -> str:
     except (re.error, OverflowError, Warning) as error:
         raise ValueError(f"is not a regular expression: {error}") from None
     except RecursionError:
-        raise ValueError("is not a regular expression: its brackets go too deep") from None
+        raise ValueError("is not a regular expression: its brackets are nested too deeply") from None
     if not text:
         raise ValueError("an empty pattern matches nothing")
     if text != text.strip():
-        raise ValueError("begins or ends with white space, which is in no name: take it away")
+        raise ValueError("begins or ends with white space, which no topic name contains: remove it")
     return text
 
 
@@ -202,7 +202,7 @@ def _at_home(path: Path) -> Path:
     try:
         return path.expanduser()
     except RuntimeError:
-        raise ValueError("begins with a home folder that is not known here: write it out") from None
+        raise ValueError("begins with an unknown home folder: write the path in full") from None
 
 
 Pattern = Annotated[str, AfterValidator(_pattern)]
@@ -223,7 +223,7 @@ def _secret(value: Any, info: ValidationInfo) -> SecretSource:
             return SecretSource(path=Path(_file(name, info)))
         if kind == "env" and isinstance(name, str) and name:
             return SecretSource(variable=name)
-    raise ValueError("a secret is given as {file: PATH} or {env: NAME}, or as a text that is not empty")
+    raise ValueError("a secret must be {file: PATH}, {env: NAME} or a text that is not empty")
 
 
 def _show_secret(secret: SecretSource) -> Any:

@@ -47,7 +47,7 @@ class _Loader(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value]
         for at, (key, _) in enumerate(node.value):
             if key.value in keys[:at]:
-                raise yaml.constructor.ConstructorError(None, None, "a key stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, "duplicate key", key.start_mark)
         return node
 
 
@@ -63,7 +63,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     if len(content) > FILE_BYTES_MAX:
-        raise UsageError(f"{path}: is larger than {FILE_BYTES_MAX} bytes: this is no settings file")
+        raise UsageError(f"{path}: is larger than {FILE_BYTES_MAX} bytes: this is not a settings file")
     return parse_yaml(content, str(path))
 
 
@@ -82,11 +82,11 @@ def parse_yaml(content: bytes | str, where: str) -> dict[str, Any]:
     except yaml.reader.ReaderError as error:
         raise UsageError(f"{where}: {_unreadable(error)}") from None
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise UsageError(f"{where}: is no YAML") from None
+        raise UsageError(f"{where}: is not valid YAML") from None
     if document is None:
         raise UsageError(f"{where}: is empty", hint="docs/settings.md begins with a small example")
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
-        raise UsageError(f"{where}: must be a list of keys and values, as in 'flow: east'")
+        raise UsageError(f"{where}: must consist of keys and values, for example 'flow: east'")
     return document
 
 
@@ -96,10 +96,10 @@ def _in_safe_words(problem: str) -> str:
         if problem.startswith(beginning):
             return f"{what}: put it in quotes if it is text"
     quotes = re.search("['\"]", _QUOTED.sub("", problem))
-    return "is no YAML" if quotes or not problem else problem
+    return "is not valid YAML" if quotes or not problem else problem
 
 
 def _unreadable(error: yaml.reader.ReaderError) -> str:
     if error.encoding == "unicode":
-        return f"is no YAML: a control character, at character {error.position}"
-    return f"is not {error.encoding.upper()} text, at byte {error.position}: save it as UTF-8"
+        return f"is not valid YAML: control character at position {error.position}"
+    return f"is not valid {error.encoding.upper()} at byte {error.position}: save it as UTF-8"

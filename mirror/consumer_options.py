@@ -44,8 +44,8 @@ def consumer_options(settings: ConnectionSettings) -> dict[str, str]:
     """
     if not isinstance(settings, ClusterSettings):
         raise UsageError(
-            "Spark reads brokers itself, and these settings know the source only through relays (link)",
-            hint="compare in a folder that is carried: twinsite reconcile scope here, digest at each site, "
+            "Spark reads brokers directly, but these settings reach the source only through relays (link)",
+            hint="use a folder that you carry: run twinsite reconcile scope here, and digest at each site, "
             "at the source with settings that have source instead of link",
         )
     options = {
@@ -87,20 +87,21 @@ def _key(path: Path, password: object) -> dict[str, str]:
     kind, body = found.groups()
     if kind not in _PKCS8:
         raise UsageError(
-            f"{path} begins with {kind}: Kafka's Java consumer, with which Spark reads, wants PKCS#8",
-            hint=f"openssl pkcs8 -topk8 -nocrypt -in {path} -out NEW, and name that as key_file for this job",
+            f"{path} begins with {kind}: Kafka's Java consumer, which Spark uses, requires PKCS#8",
+            hint=f"run openssl pkcs8 -topk8 -nocrypt -in {path} -out NEW, and set key_file to NEW "
+            "for this job",
         )
     return {"ssl.keystore.key": text, **(_passphrase(path, body, password) if kind == _LOCKED else {})}
 
 
 def _passphrase(path: Path, body: str, password: object) -> dict[str, str]:
     if password is None:
-        raise AuthenticationError(f"{path} is encrypted, and there is no key_password")
+        raise AuthenticationError(f"{path} is encrypted, but key_password is not set")
     if _PBES2 in _decoded(path, body):
         raise UsageError(
-            f"{path} is encrypted with PBES2: Kafka's Java consumer, with which Spark reads, cannot open it",
-            hint=f"openssl pkcs8 -in {path} | openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES -out NEW, "
-            "and name that as key_file for this job",
+            f"{path} is encrypted with PBES2: Kafka's Java consumer, which Spark uses, cannot open it",
+            hint=f"run openssl pkcs8 -in {path} | openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES -out NEW, "
+            "and set key_file to NEW for this job",
         )
     return {"ssl.key.password": _read(password)}
 
@@ -119,8 +120,8 @@ def _sasl(sasl: SaslSettings) -> dict[str, str]:
         words = {"username": sasl.username, "password": _read(sasl.password)}
     elif sasl.token_endpoint is None:
         raise UsageError(
-            "security.sasl.token: Kafka's Java consumer, with which Spark reads, asks for tokens itself",
-            hint="give security.sasl.token_endpoint for this job",
+            "security.sasl.token: Kafka's Java consumer, which Spark uses, requests tokens itself",
+            hint="set security.sasl.token_endpoint for this job",
         )
     else:
         endpoint = sasl.token_endpoint

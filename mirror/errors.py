@@ -57,7 +57,7 @@ class ConnectionFailedError(TwinsiteError):
     """A broker could not be reached, or the connection ended before the answer came."""
 
     retriable = True
-    hint = "check the address, the broker and the network between"
+    hint = "check the address, the broker and the network"
 
 
 class OtherClusterError(ConnectionFailedError):
@@ -75,9 +75,7 @@ class OthersTooOldError(ConnectionFailedError):
 class AnswerError(ConnectionFailedError):
     """A broker's answer breaks the protocol: nobody knows what it did, or whether it is a broker."""
 
-    hint = (
-        "something between may have changed the bytes; the mirror looks again and goes on from what it sees"
-    )
+    hint = "find what may change bytes on the way; the mirror looks again and continues from what it sees"
 
 
 class AuthenticationError(TwinsiteError):
@@ -105,20 +103,20 @@ class NotAuthorizedError(TwinsiteError):
 class UnsupportedVersionError(TwinsiteError):
     """The broker is too old, or too new, for an API the mirror needs."""
 
-    hint = "source and target must be Kafka 3.1 or newer; docs/design.md lists the versions that were tried"
+    hint = "source and target must be Kafka 3.1 or newer; docs/design.md lists the versions tested"
 
 
 class RelayTooOldError(UnsupportedVersionError):
     """A relay knows no streams, and without one the rates of ``link.limits`` cannot be kept."""
 
-    hint = "update the relay, or take link.limits away: without a stream no rate can be kept"
+    hint = "update the relay, or remove link.limits: without a stream no rate can be kept"
 
 
 class FencedError(TwinsiteError):
     """Another mirror of the flow, of a newer epoch, has taken over."""
 
     exit_code = ExitCode.REFUSED
-    hint = "stop this mirror: another one of a newer epoch has taken over"
+    hint = "stop this mirror: another one with a newer epoch has taken over"
 
 
 class BrokerError(TwinsiteError):
@@ -140,21 +138,21 @@ class UnknownPartitionError(TwinsiteError):
     """The flow has no such topic or partition."""
 
     exit_code = ExitCode.USAGE
-    hint = "see the topics of the flow in its status; include and exclude lists decide which they are"
+    hint = "see the flow's topics in its status; topics.include and topics.exclude decide which they are"
 
 
 class NothingKnownError(ConnectionFailedError):
     """A mirror that still waits for its clusters does not know yet which partitions the flow has."""
 
     def __init__(self, name: object, waits_for: str) -> None:
-        super().__init__(f"{name}: nothing is known of it yet, the mirror waits for {waits_for}")
+        super().__init__(f"{name}: nothing is known about it yet: the mirror waits for {waits_for}")
 
 
 class StateConflictError(TwinsiteError):
     """What an operator asked for makes no sense in the partition's state; nothing was done."""
 
     exit_code = ExitCode.REFUSED
-    hint = "look at the partition in the status again"
+    hint = "look at the partition's status again"
 
 
 class PartitionError(TwinsiteError):
@@ -195,7 +193,7 @@ class CorruptBatchError(BatchError):
     """The bytes of a batch do not match its CRC, or its header contradicts itself."""
 
     reason = Reason.CORRUPT_BATCH
-    hint = "another replica may hold a good copy; compare the replicas with DumpLogSegments"
+    hint = "compare the replicas with DumpLogSegments: another one may hold a good copy"
 
 
 class MisplacedBatchError(CorruptBatchError):

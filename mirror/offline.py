@@ -34,7 +34,7 @@ class NoStateError(UsageError):
 class NoRecordError(StateUnavailableError):
     """The flow's own record is not in its state: it has not begun, or its state is being written again."""
 
-    hint = "where a mirror of the flow runs try again in a minute"
+    hint = "if a mirror of the flow is running, try again in a minute"
 
 
 async def translate(
@@ -62,7 +62,7 @@ async def translate(
         if state.insertion(tp) is not None:
             raise StateConflictError(
                 f"a repair of {tp} was interrupted",
-                hint="run it again, or a mirror, which brings it to its end",
+                hint="run the repair again, or start a mirror, which completes it",
             )
         memory = FlowMemory(state)
         await _check_last(target, record, memory.producer_id, end)
@@ -80,14 +80,15 @@ async def flow_state(target: Cluster, flow: str) -> FlowState:
     topic = f"{STATE_TOPIC_PREFIX}{flow}"
     if topic not in (await target.describe_topics([topic])).topics:
         raise NoStateError(
-            f"flow {flow} has no state at this target: there is no topic {topic}, or it may not be described"
+            f"flow {flow} has no state at this target: topic {topic} does not exist, or the "
+            "right to describe it is missing"
         )
     state = FlowState(TopicStore(TopicLog(target, topic)))
     await state.load()
     if state.flow is None:
         raise NoRecordError(
-            f"{topic} at this target does not hold the record of flow {flow}: it has not begun, or its state "
-            "was deleted and is being written again"
+            f"{topic} at this target does not hold the record of flow {flow}: the flow has not begun, or its "
+            "state was deleted and is being written again"
         )
     return state
 
@@ -126,6 +127,6 @@ async def _check_last(target: Cluster, record: PartitionRecord, producer_id: int
         raise last
     if last is not None and last.producer_id != producer_id:
         raise StateConflictError(
-            f"the last batch of {copy} at the target is not the mirror's: somebody else has written there",
-            hint="offsets cannot be told from here on; see foreign_write in docs/states.md",
+            f"the last batch of {copy} at the target is not the mirror's: something else has written there",
+            hint="see foreign_write in docs/states.md: offsets cannot be translated from here on",
         )

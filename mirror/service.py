@@ -40,7 +40,7 @@ class NotBegunError(TwinsiteError):
             super().__init__("stopped before the mirror was under way")
         else:
             hint = ConnectionFailedError.hint if waiting.missing else None
-            super().__init__(f"time was up while the mirror waited for {waiting.waits_for}", hint=hint)
+            super().__init__(f"timed out while the mirror waited for {waiting.waits_for}", hint=hint)
             self.exit_code = ExitCode.TIME_IS_UP
 
 

@@ -70,7 +70,7 @@ def days_of(text: str) -> frozenset[int]:
     for part in text.lower().split(","):
         first, dash, last = part.strip().partition("-")
         if first not in DAYS or (dash and last not in DAYS):
-            raise ValueError(f"must be days like mon-fri or sat,sun; they are {', '.join(DAYS)}")
+            raise ValueError(f"must be days like mon-fri or sat,sun, out of {', '.join(DAYS)}")
         at, end = DAYS.index(first), DAYS.index(last or first)
         found |= {day % 7 for day in range(at, end + (7 if end < at else 0) + 1)}
     return frozenset(found)
@@ -89,5 +89,5 @@ def hours_of(text: str) -> tuple[int, int]:
     begins, ends = hours[0] * 60 + hours[1], hours[2] * 60 + hours[3]
     nothing_passes = begins >= ends and (begins - ends) % MINUTES_OF_A_DAY == 0
     if nothing_passes or max(begins, ends) > MINUTES_OF_A_DAY:
-        raise ValueError("must be hours between 00:00 and 24:00, and some time has to pass")
+        raise ValueError("must be hours between 00:00 and 24:00, and must not end when they begin")
     return begins, ends

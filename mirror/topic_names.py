@@ -36,11 +36,11 @@ def collision_key(name: str) -> str:
 def why_no_prefix(prefix: str) -> str | None:
     """Why no name of a copy can begin with this, whatever the topic is called; None if some can."""
     if _LEGAL.fullmatch(prefix) is None:
-        return "Kafka takes letters, digits, dot, hyphen and underscore"
+        return "Kafka allows only letters, digits, dot, hyphen and underscore"
     if len(prefix) >= NAME_CHARACTERS_MAX:
-        return "it leaves no room for a name"
+        return "it leaves no room for the name of a topic"
     if prefix.startswith(".") or is_internal(f"{prefix}x"):
-        return "all that begins so is taken for an internal topic"
+        return "every name that begins with it counts as an internal topic"
     return None
 
 
@@ -51,7 +51,7 @@ def why_no_copy(name: str) -> str | None:
         name: A prefix that is possible, or none, and the name of a topic that is not internal.
     """
     if len(name) > NAME_CHARACTERS_MAX:
-        return f"would have a name of {len(name)} characters, Kafka takes {NAME_CHARACTERS_MAX}"
+        return f"would have a name of {len(name)} characters, Kafka allows {NAME_CHARACTERS_MAX}"
     if is_internal(name):
-        return "would be taken for an internal topic, which no mirror copies"
+        return "would be mistaken for an internal topic, which no mirror copies"
     return None

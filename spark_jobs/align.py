@@ -1,12 +1,13 @@
 """What differs between two stretches of a log, record by record.
 
-Two stretches that should be the same are aligned by what their records hold, as a tool that compares texts
-aligns lines: first what stands at its place on both sides, then what occurs once on both (patience diff),
-then what is left between two such records. What no record of the other side fits is missing, extra, changed,
-doubled or moved; what fits but stands elsewhere is shifted, and a row of records shifted by the same distance
-is one difference.
+Two stretches that should be the same are aligned by what their records hold, as a diff tool aligns lines:
+first what is equal at the start and at the end of both, then what occurs once on both (patience diff), then
+what is left between two such records. What cannot be aligned is missing, extra, changed, duplicated or moved.
+What is aligned but has another place is shifted, and a row of records shifted by the same distance is one
+difference.
 
-Pure; cost grows with the number of records, and with the square of those that occur several times in a row.
+Pure. The cost grows with the number of records, and, up to :data:`RELATED_MAX`, with the square of those that
+have changed in a row.
 
 Sources: Bram Cohen, "Patience Diff Advantages"; docs/reconcile.md.
 """
@@ -29,7 +30,7 @@ class Record(NamedTuple):
 
     Attributes:
         offset: In its own log.
-        place: The target offset at which it stands, or has to.
+        place: The target offset at which it stands, or should stand.
         key, value, headers: Digests; that of the headers depends on their order.
         header_set: A digest of the headers whatever their order.
     """
@@ -52,22 +53,22 @@ Content = tuple[int, int, int, int]
 Pair = tuple[int, int]
 """Indexes of two records that belong together, at the source and at the target."""
 Turn = tuple[int, int]
-"""When a difference is told: behind which record of the source, and there as the how manieth."""
+"""The position of a difference: at or after which record of the source, and in which order there."""
 RELATED_MAX = 250_000
-"""Comparisons, at most, to find out which changed record was which; beyond it their places decide."""
+"""The most comparisons to find out which changed record was which; beyond it their places decide."""
 
 
 def differences(source: Sequence[Record], target: Sequence[Record]) -> list[Difference]:
-    """All that differs between two stretches with nothing beside them; see :func:`aligned`."""
+    """All that differs between two stretches taken by themselves; see :func:`aligned`."""
     return told(aligned(source, target))
 
 
 def aligned(source: Sequence[Record], target: Sequence[Record]) -> list[Difference | Row]:
-    """What differs, and the rows of records that belong together, in the order of the source's records;
-    what only the target has stands behind those that come before it there.
+    """What differs, and the rows of records that belong together, in the order of the source's records. A
+    record that only the target has comes after the pair that precedes it there.
 
     Args:
-        source: Records of a stretch, in the order of their offsets.
+        source: Records of a stretch, in offset order.
         target: Records of the same stretch.
     """
     alignment = _Alignment(source, target)
@@ -80,7 +81,7 @@ def aligned(source: Sequence[Record], target: Sequence[Record]) -> list[Differen
 
 
 class _Alignment:
-    """Pairs of records that belong together, and the rest of both sides by what became of it."""
+    """Pairs of records that belong together, and what became of the other records of both sides."""
 
     def __init__(self, source: Sequence[Record], target: Sequence[Record]) -> None:
         self._source, self._target = source, target
@@ -95,7 +96,7 @@ class _Alignment:
         self._extra = [j for j in range(len(target)) if j not in here]
 
     def unlike(self) -> Iterator[tuple[Turn, Difference]]:
-        """What has no counterpart, or another one than it should."""
+        """The records without a counterpart, or with one that has changed or moved."""
         source, target = self._source, self._target
         for i in self._missing:
             yield (i, 0), Difference(kind=Kind.MISSING, source_offset=source[i].offset)
@@ -114,13 +115,12 @@ class _Alignment:
                 )
 
     def _behind(self, j: int) -> Turn:
-        """After the pair that comes before this record of the target."""
+        """The position after the pair that precedes this record of the target."""
         before = bisect_left(self._pairs, j, key=itemgetter(1))
         return (self._pairs[before - 1][0], j + 1) if before else (-1, j)
 
     def rows(self) -> Iterator[tuple[Turn, Row]]:
-        """Rows of records that belong together and stand equally far apart, by more than what a moved one
-        explains."""
+        """Rows of pairs that are equally far apart, apart from what moved records explain."""
         for by, row in groupby(self._distances(), key=itemgetter(1)):
             pairs = [pair for pair, _ in row]
             i, j = pairs[0]
@@ -128,7 +128,7 @@ class _Alignment:
             yield (i, 0), Row(*first, records=len(pairs), shift=by)
 
     def _distances(self) -> Iterator[tuple[Pair, int]]:
-        """How far apart each pair stands; a record that has moved makes no others move."""
+        """How far apart each pair stands, without what records that have moved explain."""
         gone = [i for i, _ in self._moved]
         come = sorted(j for _, j in self._moved)
         gone.sort()
@@ -140,7 +140,7 @@ class _Alignment:
 
 
 def parts(one: Record, other: Record) -> tuple[Part, ...]:
-    """What of two records is not the same."""
+    """The parts in which two records differ."""
     parts = []
     if one.timestamp_ms != other.timestamp_ms:
         parts.append(Part.TIMESTAMP)
@@ -157,7 +157,7 @@ def parts(one: Record, other: Record) -> tuple[Part, ...]:
 
 
 def _same(source: Sequence[Record], target: Sequence[Record]) -> list[Pair]:
-    """The longest list of pairs with the same content that goes forward on both sides, or nearly."""
+    """Pairs with the same content, ascending on both sides: the longest such list, or nearly."""
     contents = [record.content for record in source], [record.content for record in target]
     pairs: list[Pair] = []
     todo = [(0, len(source), 0, len(target))]
@@ -183,7 +183,7 @@ def _same(source: Sequence[Record], target: Sequence[Record]) -> list[Pair]:
 
 
 def _slid(pairs: Sequence[Pair], source: Sequence[Record], target: Sequence[Record]) -> list[Pair]:
-    """The same, with the first of several equal records taken: what is there once more is the later one.
+    """The same pairs, with the first of several equal records taken: the later one is then the duplicate.
 
     A pair that stands as far apart as the one before it stays.
     """
@@ -206,7 +206,7 @@ def _first_equal(before: Pair, pair: Pair, source: Sequence[Record], target: Seq
 
 
 def _unique(one: Sequence[Content], other: Sequence[Content], i: Pair, j: Pair) -> list[Pair]:
-    """What occurs once in both ranges, in the order of the first."""
+    """Pairs of what occurs once in both ranges, in the order of the first."""
     here, there = Counter(one[slice(*i)]), Counter(other[slice(*j)])
     at = {content: index for index, content in enumerate(other[slice(*j)], j[0])}
     return [
@@ -217,7 +217,7 @@ def _unique(one: Sequence[Content], other: Sequence[Content], i: Pair, j: Pair) 
 
 
 def _in_turn(one: Sequence[Content], other: Sequence[Content], i: Pair, j: Pair) -> list[Pair]:
-    """What occurs several times: the first with the first, the second with the second."""
+    """Pairs of what occurs several times: the first with the first, the second with the second."""
     places: defaultdict[Content, deque[int]] = defaultdict(deque)
     for index, content in enumerate(other[slice(*j)], j[0]):
         places[content].append(index)
@@ -229,7 +229,7 @@ def _in_turn(one: Sequence[Content], other: Sequence[Content], i: Pair, j: Pair)
 
 
 def _forward(pairs: Sequence[Pair]) -> list[Pair]:
-    """The longest part of the pairs, which go forward at the source, that goes forward at the target too."""
+    """The longest subsequence of pairs, which ascend at the source, that also ascends at the target."""
     ends: list[int] = []
     last: list[int] = []
     before: list[int] = []
@@ -258,7 +258,7 @@ def _rest(count: int, taken: Iterable[int]) -> list[int]:
 
 
 def _moved(source: Sequence[Record], target: Sequence[Record], same: Sequence[Pair]) -> list[Pair]:
-    """What has no partner in the same order, but one elsewhere."""
+    """Pairs of what has no partner in the same order, but one elsewhere."""
     homeless: defaultdict[Content, deque[int]] = defaultdict(deque)
     for j in _rest(len(target), (j for _, j in same)):
         homeless[target[j].content].append(j)
@@ -273,10 +273,10 @@ def _moved(source: Sequence[Record], target: Sequence[Record], same: Sequence[Pa
 def _doubled(
     source: Sequence[Record], target: Sequence[Record], same: Sequence[Pair], moved: Sequence[Pair]
 ) -> dict[int, int]:
-    """What the target has once more: the source has it, and elsewhere at the target it is already.
+    """Records that the target has again: the source has such a record, which is paired already.
 
     Returns:
-        The first such record of the source by each of the target.
+        For each of them, the first such record of the source.
     """
     paired = [*same, *moved]
     known = {source[i].content: i for i, _ in sorted(paired, reverse=True)}
@@ -291,7 +291,9 @@ def _changed(
     moved: Sequence[Pair],
     doubled: Iterable[int],
 ) -> list[Pair]:
-    """Between two records that are the same: what stands at the same place, or holds the same in part."""
+    """Pairs of changed records, found between two records that are the same: in order, where both sides have
+    as many, else by what they have in common.
+    """
     free_here = _rest(len(source), [*(i for i, _ in same), *(i for i, _ in moved)])
     free_there = _rest(len(target), [*(j for _, j in same), *(j for _, j in moved), *doubled])
     pairs: list[Pair] = []
@@ -306,7 +308,7 @@ def _changed(
 def _blocks(
     same: Sequence[Pair], here: Sequence[int], there: Sequence[int]
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """What is left on both sides between two pairs that are the same, for each such gap with both."""
+    """What is left of both sides between two pairs that are the same, for each gap with both."""
     blocks: defaultdict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     borders = [i for i, _ in same], [j for _, j in same]
     for side, left in enumerate((here, there)):
@@ -320,7 +322,7 @@ def _blocks(
 def _related(
     source: Sequence[Record], target: Sequence[Record], here: Sequence[int], there: Sequence[int]
 ) -> list[Pair]:
-    """Of unlike numbers of records: those pairs, in the same order on both sides, that share most in all."""
+    """Pairs of unequal numbers of records: those in order on both sides that have most in common in all."""
     if len(here) * len(there) > RELATED_MAX:
         at = {target[j].place: j for j in there}
         return _forward([(i, at[source[i].place]) for i in here if source[i].place in at])
@@ -343,6 +345,6 @@ def _related(
 
 
 def _likeness(one: Record, other: Record) -> int:
-    """How much speaks for the same record: key, value and time say more than the place."""
+    """How alike two records are: key, value and time count twice as much as the place."""
     shared = (one.key == other.key) + (one.value == other.value) + (one.timestamp_ms == other.timestamp_ms)
     return 2 * shared + (one.place == other.place)

@@ -1,7 +1,7 @@
 """How a site answers: always with less than it holds.
 
-Answers are frames of digests or hashes, and of keys where a record has to be named: never of values. All say
-how many ``bytes`` of keys and values they are about.
+Answers are frames of digests or hashes, with keys where a record has to be named, and never with values.
+Their column ``bytes`` says how many bytes of keys and values a row covers.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from spark_jobs.digest import together as digests_together
 from spark_jobs.questions import Lines, Question, Ranges, What
 
 Read = Callable[[Ranges, Lines, bool], DataFrame]
-"""From ranges, lines and whether little is read to a frame of records; partitions as the site calls them."""
+"""Reads records, given ranges, lines and whether little is read; partitions have the site's own names."""
 
 
 def answer(question: Question, names: Mapping[str, str], read: Read) -> DataFrame:
-    """The answer, with partitions called as at the source.
+    """The answer, with partitions named as at the source.
 
     Args:
-        names: What the site calls the topics.
+        names: The site's name of each source topic.
     """
 
     def called(tp: TopicPartition) -> TopicPartition:
@@ -46,7 +46,7 @@ def answer(question: Question, names: Mapping[str, str], read: Read) -> DataFram
 
 
 def together(question: Question, answers: DataFrame) -> DataFrame:
-    """Answers about parts of the ranges as the answer about all of them."""
+    """Combine answers about parts of the ranges into the answer about all of them."""
     match question.what:
         case What.DIGESTS:
             return digests_together(answers)
@@ -67,7 +67,7 @@ def _reduced(question: Question, records: DataFrame) -> DataFrame:
             return contents(records, hashing).where(F.pmod("content_a", F.lit(question.one_in)) == 0)
         case What.RECORDS:
             return record_hashes(records, hashing)
-        case What.KEYS | What.BUCKETS:  # buckets are made of the keys, once these are kept
+        case What.KEYS | What.BUCKETS:  # buckets are made later, from the keys that were kept
             return latest(records, hashing)
         case What.KEYS_WRITTEN:
             return key_hashes(records, hashing)

@@ -1,13 +1,13 @@
 """Compare append-only logs: digests of ranges first, then the records of what differs.
 
 1. Both sides are digested, range by range; ranges with equal digests are equal.
-2. Where many neighbours differ, a sample says by how much the target is shifted there, and it is digested
-   once more under that shift.
-3. What still differs is read record by record on both sides and aligned (:mod:`spark_jobs.align`); where that
-   is much, only what differs by closer digests (:mod:`spark_jobs.closer`).
-4. What is extra is looked for among the source's records before it: it may have been doubled.
+2. Where many neighbouring ranges differ, a sample shows by how much the target is shifted there, and the
+   target is digested again with the shift undone.
+3. What still differs is read record by record on both sides and aligned (:mod:`spark_jobs.align`). Where that
+   is much, closer digests (:mod:`spark_jobs.closer`) first narrow it down.
+4. Extra records are looked for among the source's records before them: they may be duplicates.
 
-Each step runs once for all logs. The driver holds what differs, and of everything else two numbers a log.
+Each step runs once for all logs. The driver holds what differs, and a few numbers a log of everything else.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ from spark_jobs.stretches import RANGE_PLACES, Island, between, in_ranges, joine
 from spark_jobs.window import Range
 
 ANCHORS_MAX = 1_000_000
-"""Records that are sampled to find a shift, about."""
+"""Records that are sampled to find shifts, about."""
 SAMPLE_ONE_IN = 16
 LOOK_BACK_PLACES = 64 * RANGE_PLACES
-"""So far before an extra record the source is searched for the one it doubles."""
+"""How far before an extra record the source is searched for the record that it duplicates."""
 LOOKED_AT_MAX = 16_000_000
-"""Records that are searched for them, at most: where there are more, extra records stay extra."""
+"""The most source offsets that are searched for them; where there are more, extra records stay extra."""
 
 
 def compare_logs(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
     """What differs between the sites, for each log.
 
     Raises:
-        PySparkException: A site could not be read as asked; nothing is concluded.
+        PySparkException, SparkFailedError: A site could not be read as asked; nothing is concluded.
+        UnansweredError: A site has not answered yet.
     """
     if not logs:
         return []
@@ -73,11 +74,12 @@ def compare_logs(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
 
 
 def compare_sample(sites: Sites, logs: Sequence[Log], sample: Sample) -> list[Compared]:
-    """What differs between the sites, for each log of which the sample is not the same, or the target has
-    lost the end; those are compared whole. Of the others only the sample was compared.
+    """What differs between the sites, for each log. Logs whose sample differs, or whose target has lost its
+    end, are compared whole; of the others only the sample is compared.
 
     Raises:
-        PySparkException: A site could not be read as asked; nothing is concluded.
+        PySparkException, SparkFailedError: A site could not be read as asked; nothing is concluded.
+        UnansweredError: A site has not answered yet.
     """
     if not logs:
         return []
@@ -106,7 +108,7 @@ def _ranges(islands: Iterable[Island]) -> int:
 def _find_shifts(
     sites: Sites, logs: ByLog, long: Mapping[TopicPartition, Sequence[Island]]
 ) -> dict[TopicPartition, list[Piece]]:
-    """The pieces of each log of which some are shifted."""
+    """The pieces of each log that has shifted ones."""
     places = {name: joined(island.places for island in some) for name, some in long.items()}
     here = {name: [logs[name].source_offsets(one) for one in some] for name, some in places.items()}
     there = {name: [one.within(logs[name].target_known) for one in some] for name, some in places.items()}
@@ -125,7 +127,7 @@ def _find_shifts(
 
 
 def _pieces(log: Log, islands: Sequence[Range], anchors: Sequence[Anchors]) -> list[Piece]:
-    """Of a whole log: what is between the islands is not shifted."""
+    """The pieces of a whole log; what is between the islands is not shifted."""
     found: list[Piece] = []
     for gap, island in zip(between(islands, log.target_known), [*islands, None], strict=True):
         found.append(Piece(*gap, shift=0))
@@ -167,7 +169,7 @@ def _without_shifts(
 
 
 def _touched(islands: Iterable[Range], pieces: Sequence[Piece]) -> list[Range]:
-    """Whole ranges in which islands are, or in which their records stand under the shifts."""
+    """Whole ranges that hold the islands, or their places with the shifts undone."""
     some = list(islands)
     moved = (
         Range(one.start - piece.shift, one.end - piece.shift)
@@ -178,7 +180,7 @@ def _touched(islands: Iterable[Range], pieces: Sequence[Piece]) -> list[Range]:
 
 
 def _apart(islands: Iterable[Island], places: Iterable[Range]) -> list[Island]:
-    """What of islands is at none of these places; both are whole ranges."""
+    """The parts of islands outside of these places; both are whole ranges."""
     return in_ranges(without((island.places for island in islands), places))
 
 
@@ -213,7 +215,7 @@ def _look_closer(
 
 
 def _elsewhere(sites: Sites, naming: Sequence[Naming]) -> Contents:
-    """What of the extra records the source holds shortly before the places where they stand, and where."""
+    """The contents of extra records that the source holds shortly before their places, with the offset."""
     extra = {one.plan.log.name: one.extra() for one in naming}
     extra = {name: some for name, some in extra.items() if some}
     if not extra:

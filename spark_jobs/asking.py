@@ -1,4 +1,4 @@
-"""The questions with which a comparison begins, and how the source is asked about places it knows nothing of.
+"""The first questions of a comparison, and how to ask the source, which knows nothing of places, about them.
 
 Pure.
 """
@@ -19,16 +19,16 @@ from spark_jobs.window import ALL, Range
 ByLog = Mapping[TopicPartition, Log]
 ByBuckets = Mapping[TopicPartition, Buckets]
 Both = tuple[Question, Question]
-"""To the source, to the target."""
+"""A question to the source and one to the target."""
 
 
 def about_ranges(logs: Sequence[Log], hashing: Hashing) -> Both:
-    """Digests of what is compared of append-only logs."""
+    """Ask for digests of all that is compared of append-only logs."""
     return _about(logs, "digests", What.DIGESTS, hashing)
 
 
 def about_blocks(logs: Sequence[Log], sample: Sample, hashing: Hashing) -> Both:
-    """Digests of a part of append-only logs."""
+    """Ask for digests of a sample of append-only logs."""
     by_name = {log.name: log for log in logs}
     there = {log.name: blocks(log, sample) for log in logs}
     here = {name: [by_name[name].source_offsets(one) for one in some] for name, some in there.items()}
@@ -42,7 +42,7 @@ def about_blocks(logs: Sequence[Log], sample: Sample, hashing: Hashing) -> Both:
 def first_questions(
     append_only: Sequence[Log], compacted: Sequence[Log], sample: Sample | None, hashing: Hashing
 ) -> list[Both]:
-    """What is asked before anything is known."""
+    """The questions that need no answers to others."""
     if sample is None:
         ranges = about_ranges(append_only, hashing)
     else:
@@ -51,7 +51,9 @@ def first_questions(
 
 
 def askable(both: Both, logs: Iterable[Log]) -> Both:
-    """Questions that leave out what may differ, and at the target where its log has lost its end."""
+    """The questions without differences that were accepted and, at the target, without what its log has lost
+    at its end.
+    """
     here, there = both
     by_name = {log.name: log for log in logs}
     at_source = {
@@ -71,21 +73,21 @@ def _without(question: Question, gone: Ranges) -> Question:
 
 
 def about_buckets(logs: Sequence[Log], hashing: Hashing) -> Both:
-    """Digests of the keys of compacted logs."""
+    """Ask for digests of the keys of compacted logs."""
     return _about(logs, "buckets", What.BUCKETS, hashing)
 
 
 def about_keys(logs: Sequence[Log], hashing: Hashing, buckets: ByBuckets) -> Both:
-    """The keys in some buckets, as the logs say last; only logs with such buckets."""
+    """Ask for the latest records of the keys in some buckets; ``logs`` are only those with such buckets."""
     here, there = _about(logs, "keys", What.KEYS, hashing)
     return replace(here, buckets=buckets), replace(there, buckets=buckets)
 
 
 def about_keys_behind(logs: Sequence[Log], hashing: Hashing, buckets: ByBuckets) -> Both:
-    """The keys in some buckets that were written to behind what is compared.
+    """Ask which keys in some buckets were written to after what is compared.
 
-    To be asked after the logs were read: what was compacted away until then was written anew behind them.
-    Behind a log of the target that has lost its end there is nothing.
+    Ask after the logs were read: a record that was compacted away until then has a newer one after them.
+    After a log of the target that has lost its end there is nothing.
     """
     name, what = "keys-behind", What.KEYS_WRITTEN
     here = {log.name: _behind(log) for log in logs}
@@ -98,7 +100,7 @@ def about_keys_behind(logs: Sequence[Log], hashing: Hashing, buckets: ByBuckets)
 
 
 def _behind(log: Log) -> list[Range]:
-    """All source offsets behind the window: those that are known, which slices can be cut of, and others."""
+    """All source offsets after the window: the known ones, which can be cut into slices, and all others."""
     start, pending = log.window.source.end, log.window.pending
     known = Range(start, pending.end if pending.offsets else start)
     return [known, Range(known.end, ALL.end)]
@@ -124,7 +126,7 @@ def at_source(
     one_in: int = 1,
     width: int = RANGE_PLACES,
 ) -> Question:
-    """A question to the source, with the places of its offsets where they are not the same."""
+    """A question to the source, with the lines of partitions whose places are not their offsets."""
     known = ((tp, logs[tp].lines) for tp in ranges)
     lines = {tp: lines for tp, lines in known if lines is not None}
     return Question(

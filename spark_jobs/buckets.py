@@ -1,10 +1,10 @@
 """Keys of compacted logs in buckets: few digests of many keys, to find those that differ.
 
-A site puts the keys of a partition in as many buckets as suits what they hold, always a power of two. Then
-one of few buckets is several of many together, and digests add up: sites that have chosen differently can be
-compared all the same.
+A site puts the keys of a partition in as many buckets as suits their size, always a power of two. So a bucket
+of a smaller number is several of a larger number together, and digests add up: sites that have chosen
+differently can still be compared.
 
-Only keys that have a value are in a digest: deleted and not there is the same.
+Only keys that have a value are in a digest: a deleted key and an absent one are the same.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from spark_jobs.questions import Buckets
 from spark_jobs.window import Range
 
 BUCKET_BYTES = 100_000
-"""Keys and values in a bucket, at least; a digest of it is 40 to 80 bytes, less than a thousandth."""
+"""Keys and values in a bucket, on average at least; its digest is 40 to 80 bytes, less than a thousandth."""
 
 
 def buckets_for(size: int) -> int:
-    """How many buckets there are for keys and values of so many bytes."""
+    """How many buckets there are for this many bytes of keys and values."""
     return 1 << (max(1, size // BUCKET_BYTES).bit_length() - 1)
 
 
 def digests_of_keys(keys: DataFrame) -> DataFrame:
     """Digests of the keys that have a value; their ranges are buckets, of which there are ``buckets``.
 
-    ``held`` and ``read_bytes`` are of all records that were read, also of keys that have no value: a bucket
-    that has no others has none of ``records``.
+    ``held`` and ``read_bytes`` count all records that were read, also those of keys that have no value: a
+    bucket with only such keys has 0 ``records``.
 
     Args:
-        keys: As :func:`spark_jobs.digest.latest` returns them; gone through several times.
+        keys: As :func:`spark_jobs.digest.latest` returns them; read several times.
     """
     alive = F.sum(F.when(F.col("alive"), F.col("size")).otherwise(0))
     sizes = keys.groupBy(*PARTITION).agg(alive.alias("bytes")).collect()
@@ -51,18 +51,18 @@ def digests_of_keys(keys: DataFrame) -> DataFrame:
 
 
 def superseded(digests: DataFrame) -> dict[TopicPartition, int]:
-    """Of each partition how many records compaction has not taken yet: older ones of keys, tombstones,
-    and records without a key.
+    """How many records of each partition compaction has not removed yet: older ones of keys, tombstones, and
+    records without a key.
     """
     rows = digests.groupBy(*PARTITION).agg(F.sum(F.col("held") - F.col("records")).alias("held")).collect()
     return {TopicPartition(row.topic, row.partition): row.held for row in rows}
 
 
 def differing(source: DataFrame, target: DataFrame) -> dict[TopicPartition, Buckets]:
-    """The buckets that differ, of each partition that has some.
+    """The buckets that differ, for each partition that has some.
 
     Args:
-        source, target: Digests of both; compared in as many buckets as the site has that has fewer.
+        source, target: Digests of both; compared in the smaller number of buckets of the two.
     """
     both = source.select(*PARTITION, "buckets").union(target.select(*PARTITION, "buckets"))
     rows = both.groupBy(*PARTITION).agg(F.min("buckets").alias("buckets")).collect()
@@ -81,7 +81,7 @@ def _in_fewer(digests: DataFrame, totals: Mapping[TopicPartition, int]) -> DataF
 
 
 def of_buckets(keys: DataFrame, buckets: Mapping[TopicPartition, Buckets]) -> DataFrame:
-    """Those rows whose key is in one of some buckets.
+    """The rows whose key is in one of some buckets.
 
     Args:
         keys: With the :func:`spark_jobs.digest.key_columns`.
@@ -100,7 +100,7 @@ def _numbered(keys: DataFrame, totals: DataFrame, name: str) -> DataFrame:
 
 
 def _table(frame: DataFrame, totals: Mapping[TopicPartition, int]) -> DataFrame:
-    """``topic``, ``partition`` and ``buckets``, wherever the frame is."""
+    """``topic``, ``partition`` and ``buckets``, to be broadcast in a join."""
     rows = [(*name, total) for name, total in totals.items()]
     made = frame.sparkSession.createDataFrame(rows, "topic string, partition int, buckets long")
     return F.broadcast(made)

@@ -1,10 +1,10 @@
-"""A site that is not seen from here: questions and answers are carried in a folder.
+"""A site that cannot be reached from here: questions and answers are carried in a folder.
 
 A comparison runs as far as the answers in the folder go, and leaves the next questions. When they have been
-answered at the site, it is run again: it asks the same things, finds what was answered, and gets further.
+answered at the site, it is run again: it asks the same questions, finds the answers, and gets further.
 
-With every answer goes a list: of its files, and of which question they answer. What gets lost on the way, or
-is left of an older comparison, would else be taken for what the site has said.
+With every answer goes a list: of its files, and of which question they answer. Without it, an answer that is
+incomplete, or left over from an older comparison, would be mistaken for what the site has answered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spark_jobs.sites import give as give_at
 ASKS = "asks"
 FILES = "files"
 SUMS = "sums"
-"""Of each answer what came with it; without that it is none."""
+"""Folder of the lists that come with answers; an answer without a list does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class CarriedSite:
         Raises:
             UnansweredError: There is none yet; the question is in the folder now.
             UsageError: The folder holds another question in its place.
-            DamagedAnswerError: The folder holds not all of the answer, or something else beside it.
+            DamagedAnswerError: Files of the answer are missing or damaged, or there are others among them.
         """
         name = leave(self.folder, self.name, question)
         if not is_answered(self.folder, name):
@@ -59,30 +59,34 @@ class CarriedSite:
         if names := _not_as_told(self.folder, name):
             raise DamagedAnswerError(
                 f"{path} is not as the site left it; missing, damaged or not its own: {', '.join(names)}",
-                hint="carry the folder over once more, with all files and none that were there before; "
-                "`twinsite reconcile digest` answers anew where that is so at the site itself",
+                hint="carry the folder over again, with all its files and no others; if it is damaged at "
+                "the site itself, `twinsite reconcile digest` answers again there",
             )
         return self.spark.read.parquet(str(path.absolute()))
 
 
 class DamagedAnswerError(TwinsiteError):
-    """An answer has not come as it was given: nothing is said about the copy."""
+    """An answer did not arrive as it was given: nothing is concluded about the copy."""
 
 
 def is_answered(folder: Path, name: str) -> bool:
-    """Whether a question that is in the folder has an answer, and not an older one has."""
+    """Whether a question in the folder has an answer; one to an older question of its name does not count.
+
+    Raises:
+        UsageError: The question is not there, or is not JSON.
+    """
     listed = _list_of(folder, name)
     return listed.get("question") == _sum_of_question(folder, name)
 
 
 def _not_as_told(folder: Path, name: str) -> list[str]:
-    """Files of an answer that have not come as they were given, or were not given at all."""
+    """Files of an answer that are missing, damaged, or not its own."""
     found, told = _sums(folder / ANSWERS / name), _list_of(folder, name).get("files", {})
     return sorted(file for file in {*found, *told} if found.get(file) != told.get(file))
 
 
 def _list_of(folder: Path, name: str) -> Mapping[str, Any]:
-    """What came with an answer; nothing where that is no list, which is no answer then."""
+    """The list that came with an answer; empty, as if there were no answer, where it cannot be read."""
     try:
         found = json.loads((folder / SUMS / f"{name}.json").read_text())
     except (OSError, ValueError):
@@ -91,7 +95,7 @@ def _list_of(folder: Path, name: str) -> Mapping[str, Any]:
 
 
 def _sum_of_question(folder: Path, name: str) -> str:
-    """It holds the salt of its comparison, so that no other has the same."""
+    """A hash of a question. The question holds the salt of its comparison, so no other has the same hash."""
     return sha256(json.dumps(read_json(folder / ASKS / f"{name}.json"), sort_keys=True).encode()).hexdigest()
 
 
@@ -100,7 +104,7 @@ def _sums(answer: Path) -> dict[str, str]:
 
 
 def leave(folder: Path, site: str, question: Question) -> str:
-    """Leave a question to a site, unless it is there; answers what it is called.
+    """Leave a question to a site, unless it is there already; returns its name.
 
     Raises:
         UsageError: The folder holds another question in its place.
@@ -112,15 +116,15 @@ def leave(folder: Path, site: str, question: Question) -> str:
         write_json(asked, document)
     elif read_json(asked) != json.loads(json.dumps(document)):
         raise UsageError(
-            f"{asked} is another question than the one asked now",
-            hint="begin with a new folder: what is compared, or twinsite itself, has changed meanwhile",
+            f"{asked} differs from the question that is asked now",
+            hint="begin in a new folder: what is compared, or twinsite itself, has changed meanwhile",
         )
     return name
 
 
 def unanswered(folder: Path, site: str) -> Iterator[tuple[str, Question]]:
-    """Questions to a site that have no whole answer yet, in the order of their names: keys come before those
-    that were written to behind them.
+    """Questions to a site that have no whole answer yet, in the order of their names: ``keys`` are asked
+    before ``keys-behind``.
 
     Raises:
         UsageError: One of them cannot be read.
@@ -135,6 +139,7 @@ def give(folder: Path, name: str, question: Question, site: KafkaSite) -> None:
 
     Raises:
         PySparkException: The cluster could not be read as asked.
+        SparkFailedError, TwinsiteError: As :func:`spark_jobs.sites.give`.
     """
     answer = folder / ANSWERS / name
     began = time.monotonic()
@@ -145,18 +150,18 @@ def give(folder: Path, name: str, question: Question, site: KafkaSite) -> None:
 
 
 def answer_seconds(folder: Path, site: str) -> float:
-    """How long a site took to answer all that it has answered."""
+    """How long a site took for all its answers so far, in seconds."""
     lists = (_list_of(folder, asked.stem) for asked in (folder / ASKS).glob(f"{site}-*.json"))
     return float(sum(one.get("seconds", 0) for one in lists))
 
 
 def note_files(folder: Path, site: str, directories: Sequence[str]) -> None:
-    """Note that directories answer for a site, and not its brokers."""
+    """Note that a site answers from log directories, and not from its brokers."""
     write_json(folder / FILES / f"{site}.json", list(directories))
 
 
 def files(folder: Path) -> Files:
-    """The sites for which directories have answered.
+    """The sites that have answered from log directories, with those.
 
     Raises:
         UsageError: A note cannot be read.
@@ -166,7 +171,7 @@ def files(folder: Path) -> Files:
 
 
 def write_json(path: Path, document: object) -> None:
-    """All of it or nothing."""
+    """Write a document whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}")
     beside.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
@@ -174,14 +179,14 @@ def write_json(path: Path, document: object) -> None:
 
 
 def read_json(path: Path) -> object:
-    """A document.
+    """Read a document.
 
     Raises:
-        UsageError: It is not there, or no JSON.
+        UsageError: It is not there, or is not JSON.
     """
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
-        raise UsageError(f"{path} is not there", hint="`twinsite reconcile scope` begins a folder") from None
+        raise UsageError(f"{path} is not there", hint="begin with `twinsite reconcile scope`") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", hint="carry the folder over once more") from error
+        raise UsageError(f"{path} cannot be read: {error}", hint="carry the folder over again") from error

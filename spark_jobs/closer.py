@@ -1,8 +1,8 @@
 """What is read again of logs that differ, and how closely.
 
-Ranges that differ are read whole where they are few. Where they are many they are digested once more, in
-ranges of a few places, and only those of them that differ are read: what scattered differences cost, and what
-the driver has to hold, depends on how many there are and not on how far from each other they are.
+A few ranges that differ are read whole. Many are first digested again, in ranges of a few places, and only
+those of them that differ are read. So what scattered differences cost, and what the driver has to hold,
+depends on how many there are, not on how far apart they are.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from spark_jobs.sites import Sites
 from spark_jobs.stretches import CONTEXT_RANGES, RANGE_PLACES, Island, to_read
 
 WHOLE_MAX = 250_000
-"""Places of a side in ranges that are read whole, at most."""
+"""The most places of a side in ranges that are read whole."""
 CLOSER_PLACES = 8
-"""Places of a digest, where there are more."""
+"""Places that a digest covers, where there are more."""
 CLOSER_MAX = 64_000_000
-"""Places of a side that are digested closer, at most: what differs beyond is counted and not named."""
+"""The most places of a side that are digested closer: what differs beyond is counted and not named."""
 NAMED_MAX = 500_000
-"""Places of a side whose records the driver holds, at most: what differs beyond is counted and not named."""
+"""The most places of a side whose records the driver holds: what differs beyond is counted and not named."""
 ISLANDS_MAX = NAMED_MAX // CLOSER_PLACES
-"""Rows of them that differ."""
+"""The most rows of differing ranges that closer digests bring to the driver."""
 
 Islands = Mapping[TopicPartition, Sequence[Island]]
 Shifts = Mapping[TopicPartition, Sequence[Piece]]
@@ -55,11 +55,11 @@ def islands_of(rows: Iterable[Row], width: int = RANGE_PLACES) -> dict[TopicPart
 def plans(
     sites: Sites, logs: Sequence[Log], shifts: Shifts, islands: Islands, source: DataFrame
 ) -> tuple[list[Plan], Counts]:
-    """How each log is looked at; and of those that are shifted, the records of the source in each gap.
+    """What is read of each log; and for shifted logs, how many records the source has in each gap.
 
     Args:
-        islands: Ranges that differ under the shifts.
-        source: Digests of all that is compared.
+        islands: Ranges that differ with the shifts undone.
+        source: Its digests of all that is compared.
 
     Raises:
         UnansweredError: A site has to be asked for closer digests.
@@ -90,7 +90,7 @@ def _places(some: Iterable[Plan]) -> int:
 
 
 def _closer_digests(sites: Sites, asked: Sequence[Plan]) -> tuple[DataFrame, DataFrame]:
-    """Of what the plans read, on both sides, as if nothing were shifted."""
+    """Closer digests of what the plans read, on both sides, with the shifts undone."""
     some = {plan.log.name: plan for plan in asked if plan.reads}
     here = {name: plan.source_ranges() for name, plan in some.items()}
     there = {name: plan.target_ranges() for name, plan in some.items()}
@@ -110,7 +110,7 @@ def _closer_digests(sites: Sites, asked: Sequence[Plan]) -> tuple[DataFrame, Dat
 
 
 def _closer(asked: Sequence[Plan], differing: DataFrame) -> list[Plan]:
-    """The same plans for what differs by closer digests.
+    """The plans, narrowed to what differs by closer digests.
 
     Args:
         differing: As :func:`spark_jobs.compare.first` returns it.
@@ -135,7 +135,7 @@ def _closer(asked: Sequence[Plan], differing: DataFrame) -> list[Plan]:
 
 
 def _counts(plans: Iterable[Plan], ranges: DataFrame) -> Counts:
-    """How many records the source has in each gap of the plans of logs that are shifted.
+    """How many records the source has in each gap, for the plans of shifted logs.
 
     Args:
         ranges: As :func:`spark_jobs.compare.counted` takes them.
@@ -154,12 +154,12 @@ def _counts(plans: Iterable[Plan], ranges: DataFrame) -> Counts:
 
 
 def _starts(plan: Plan) -> list[int]:
-    """Of its gaps and its stretches, in turns."""
+    """Where its gaps and its stretches start, in turns."""
     return [NOWHERE, *(at for one in plan.stretches for at in one)]
 
 
 def _together(roughly: DataFrame, closely: DataFrame) -> DataFrame:
-    """Ranges as they are known best."""
+    """Ranges with their records: closely where they are known so, else roughly."""
     start = F.col("place") - F.pmod("place", F.lit(RANGE_PLACES))
     known = closely.select(*compare.PARTITION, start.alias("place")).distinct()
     return roughly.join(known, [*compare.PARTITION, "place"], "left_anti").unionByName(closely)

@@ -1,12 +1,12 @@
-"""Compare compacted logs: the latest record of each key, whatever else there still is.
+"""Compare compacted logs: the latest record of each key, whatever older records are still there.
 
-Each site keeps a row for every key it has a record of, and tells digests of those that are alive, in buckets;
-then the keys of the buckets that differ, then the records of the keys that do. Deleted and not there is the
-same: a tombstone may be gone on one side already. So is a record at another offset: what counts is what the
-key says.
+Each site keeps a row for every key it has a record of. It answers with digests of the keys that have a value,
+in buckets; then with the keys of buckets that differ; then with the records of keys that differ. A deleted
+key and an absent one are the same: the tombstone may already be gone on one side. Offsets do not matter, only
+what the latest record of a key holds.
 
-A key that has been written to behind the window is in flight: its record in the window may be gone from one
-side only, because it was compacted. It is compared next time.
+A key that was written to after the window is in flight: compaction may have removed its record in the window
+on one side only. It is compared next time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from spark_jobs.stretches import joined
 from spark_jobs.window import Range
 
 KEYS_MAX = 500_000
-"""Keys that differ and are named, at most."""
+"""The most keys that differ and are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Latest:
     """The latest record of a key at one site.
 
     Attributes:
-        place: Where it stands, or has to.
+        place: The target offset at which it stands, or should stand.
         alive: It has a value, and is no tombstone.
     """
 
@@ -53,10 +53,10 @@ class Latest:
 
 
 def kind_of(source: Latest | None, target: Latest | None, *, is_foreign: bool) -> Kind:
-    """In what the sites differ on a key that has a value at one of them, and not the same at both.
+    """How the sites differ on a key that has a value at one of them, and not the same at both.
 
     Args:
-        is_foreign: The target's record stands where nothing of this key ever stood at the source.
+        is_foreign: The target's record cannot be a copy of one that the source once had.
     """
     if target is None:
         return Kind.MISSING
@@ -94,13 +94,14 @@ def _named(keys: DataFrame, name: str) -> DataFrame:
 
 
 def _value(side: str, content: Sequence[str]) -> Column:
-    """What a site says of a key: nothing where it is deleted, or was never there."""
+    """The content of a key's latest record at a site; null where it is deleted, or was never there."""
     said = F.struct(*(f"{side}.{word}" for word in content))
     return F.when(F.col(f"{side}.alive"), said)
 
 
 def first_keys(keys: DataFrame, count: int) -> DataFrame:
-    """So many keys on which the sites differ: always the same ones, or a folder would hold answers to others.
+    """The first ``count`` keys on which the sites differ: always the same ones, as a folder that is carried
+    holds the answers about them.
 
     Args:
         keys: As :func:`differing_keys` returns them.
@@ -116,7 +117,8 @@ def compare_compacted(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
     """What differs between the sites, for each log.
 
     Raises:
-        PySparkException: A site could not be read as asked; nothing is concluded.
+        PySparkException, SparkFailedError: A site could not be read as asked; nothing is concluded.
+        UnansweredError: A site has not answered yet.
     """
     if not logs:
         return []
@@ -131,7 +133,7 @@ def compare_compacted(sites: Sites, logs: Sequence[Log]) -> list[Compared]:
 
 
 def _compare_keys(sites: Sites, logs: Sequence[Log], buckets: ByBuckets) -> dict[TopicPartition, Compared]:
-    """Of each log what differs of the keys in some buckets; those in flight are left out."""
+    """What differs among the keys in some buckets, for each log; keys in flight are left out."""
     (source, target), (behind_source, behind_target) = sites.ask_each(
         about_keys(logs, sites.hashing, buckets), about_keys_behind(logs, sites.hashing, buckets)
     )
@@ -158,7 +160,7 @@ def _compare_keys(sites: Sites, logs: Sequence[Log], buckets: ByBuckets) -> dict
 def _findings(
     sites: Sites, logs: Sequence[Log], rows: Sequence[Any]
 ) -> Mapping[TopicPartition, list[Finding]]:
-    """What keys differ in, by log."""
+    """How keys differ, by log."""
     findings: defaultdict[TopicPartition, list[Finding]] = defaultdict(list)
     by_name = {log.name: log for log in logs}
     if not rows:
@@ -181,7 +183,7 @@ def _by_log(frame: DataFrame) -> Counter[TopicPartition]:
 
 
 def _source_offsets(rows: Iterable[Any], logs: ByLog) -> Ranges:
-    """Where the source's records are, or where those would be that only the target has."""
+    """Where the source's records are, or would be where only the target has one."""
     found: defaultdict[TopicPartition, list[Range]] = defaultdict(list)
     for row in rows:
         log = logs[TopicPartition(row.topic, row.partition)]
@@ -219,7 +221,9 @@ def _finding(row: Any, log: Log, source: Side, target: Side) -> Finding:
 
 
 def _is_foreign(target: Latest, log: Log, source: Side) -> bool:
-    """Whether what stands there cannot be a copy: the source ends before, or has another record there."""
+    """Whether the target's record cannot be a copy: the source ends before its place, or has another record
+    there.
+    """
     if target.place >= log.source_end_place:
         return True
     return bool(source.within(log.source_offsets(_one(target.place))))

@@ -1,6 +1,6 @@
-"""Compare two sites by what they were reduced to: functions from frames to frames.
+"""Compare two sites by their answers: functions from frames to frames.
 
-Both frames call a partition by its name at the source.
+Both frames name partitions as at the source.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PARTITION = ("topic", "partition")
 
 
 def renamed(frame: DataFrame, names: Mapping[str, str]) -> DataFrame:
-    """A frame of the target with the topics' names at the source.
+    """A frame of the target, with topics renamed to their names at the source.
 
     Args:
         names: From target to source.
@@ -30,13 +30,13 @@ def renamed(frame: DataFrame, names: Mapping[str, str]) -> DataFrame:
 
 
 def islands(source: DataFrame, target: DataFrame) -> DataFrame:
-    """Neighbouring ranges whose digests differ, ranges that only one side has included.
+    """Neighbouring ranges whose digests differ, joined; a range that only one side has differs, too.
 
     Args:
         source, target: Digests.
 
     Returns:
-        ``topic``, ``partition``, ``first``, ``last``: ranges, both included.
+        ``topic``, ``partition``, ``first``, ``last``: numbers of ranges, both included.
     """
     key, digest = (*PARTITION, "range"), ("records", *lanes(source))
     here = source.select(*key, F.struct(*digest).alias("here"))
@@ -46,7 +46,7 @@ def islands(source: DataFrame, target: DataFrame) -> DataFrame:
 
 
 def _rows(ranges: DataFrame, column: str) -> DataFrame:
-    """Neighbours together: what counts up by one with their number has one difference to it."""
+    """Join neighbours: as long as ranges follow each other, range minus row number stays the same."""
     order = Window.partitionBy(*PARTITION).orderBy(column)
     numbered = ranges.withColumn("island", F.col(column) - F.row_number().over(order))
     rows = numbered.groupBy(*PARTITION, "island").agg(
@@ -56,13 +56,13 @@ def _rows(ranges: DataFrame, column: str) -> DataFrame:
 
 
 def first(rows: DataFrame, most: int) -> DataFrame:
-    """So many of these rows, of each log the first ones: no log takes what others need of their share.
+    """At most ``most`` of these rows: the first row of every log, then the second of every log, and so on.
 
     Args:
         rows: As :func:`islands` returns them.
 
     Returns:
-        Also ``rows``: how many the log has.
+        The rows, with one more column, ``rows``: how many the log has in all.
     """
     log = Window.partitionBy(*PARTITION)
     ranked = rows.withColumns(
@@ -72,7 +72,7 @@ def first(rows: DataFrame, most: int) -> DataFrame:
 
 
 def counted(ranges: DataFrame, starts: DataFrame) -> DataFrame:
-    """How many records sections of logs have.
+    """How many records each section of a log has.
 
     Args:
         ranges: ``topic``, ``partition``, ``place`` (where it starts) and ``records``.
@@ -80,7 +80,7 @@ def counted(ranges: DataFrame, starts: DataFrame) -> DataFrame:
             ranges that start in it.
 
     Returns:
-        ``topic``, ``partition``, ``section``, ``records``, of every section.
+        ``topic``, ``partition``, ``section``, ``records``, for every section.
     """
     logs = F.broadcast(starts.select(*PARTITION).distinct())
     some = ranges.join(logs, list(PARTITION), "left_semi").withColumn("section", F.lit(None).cast("int"))
@@ -92,13 +92,13 @@ def counted(ranges: DataFrame, starts: DataFrame) -> DataFrame:
 
 
 def anchors(source: DataFrame, target: DataFrame) -> DataFrame:
-    """Records that occur once on both sides, in rows of the same shift along the source.
+    """Records whose content occurs once on both sides, joined into rows of the same shift along the source.
 
     Args:
-        source, target: Contents, the same sample of both.
+        source, target: Contents of the same sample of both.
 
     Returns:
-        ``topic``, ``partition``, and of each row ``first``, ``last`` (places at the source), ``shift``,
+        ``topic``, ``partition``, and for each row ``first``, ``last`` (places at the source), ``shift``,
         ``records``.
     """
     content = (*PARTITION, *words(source, "content"))
@@ -128,7 +128,7 @@ def totals(digests: DataFrame) -> DataFrame:
 
 
 def within(digests: DataFrame, rows: DataFrame) -> DataFrame:
-    """Those of some rows of ranges.
+    """The digests of ranges that lie in these rows.
 
     Args:
         rows: As :func:`islands` returns them.

@@ -1,6 +1,6 @@
-"""What a comparison has cost: how much was read at each site, and how much of it the answers are.
+"""What a comparison has cost: how much was read at each site, and how large the answers are.
 
-All questions count, those that look closer too, and those of a comparison that was begun again.
+All questions count, including those that look closer and those of attempts that were started again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Counted:
         """The answer of the site.
 
         Raises:
-            UnansweredError: It is not there yet.
+            UnansweredError: The site has not answered yet.
         """
         answer = self.site.ask(question)
         self.cost += cost_of(question, answer)
@@ -36,7 +36,7 @@ class Counted:
 
 
 def cost_of(question: Question, answer: DataFrame) -> Cost:
-    """What an answer has cost; of a sample it is told by the records that are in it."""
+    """What an answer has cost. For a sample, what was read is estimated from the records in it."""
     files = [Path(unquote(urlparse(file).path)) for file in answer.inputFiles()]
     column = "read_bytes" if question.what is What.BUCKETS else "bytes"
     read = sum(compute.sum(parquet.read_table(file, columns=[column])[column]).as_py() or 0 for file in files)

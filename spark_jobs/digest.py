@@ -1,13 +1,13 @@
-"""Digests of records: what they are made of, and how many of them become one.
+"""Digests of records: what they cover, and how many hashes become one digest.
 
-A record's hash covers its place, timestamp, key, value and headers (:mod:`spark_jobs.hashes`). The hashes
-of a range are added up, in lanes of 32 bits so that no sum overflows: a sum does not care in which order
-Spark brings the records, and unlike exclusive or it does not lose a record that is there twice. The order of
-records is in the hash, by the place.
+A record's hash covers its place, timestamp, key, value and headers (:mod:`spark_jobs.hashes`). The hashes of
+a range are added up, in lanes of 32 bits so that no sum overflows. A sum does not depend on the order in
+which Spark brings the records, and unlike exclusive or it does not lose a record that is there twice. The
+place in each hash covers the order of records.
 
-Two ranges that differ have equal digests with a probability of 2**-128, or 2**-256 with SHA-256, for hashes
-that are random. Sums of hashes, cryptographic ones too, can be met by somebody who makes many records to fit,
-if he knows the salt: it is drawn when the records are there already (see docs/reconcile.md).
+Two ranges that differ have equal digests with a probability of 2**-128, or 2**-256 with SHA-256, if hashes
+are random. Somebody who knows the salt can make many records whose hashes, even cryptographic ones, add up to
+a given sum. So the salt is drawn when the records are there already (see docs/reconcile.md).
 
 Sources: Clarke and others, "Incremental Multiset Hash Functions and Their Application to Memory Integrity
 Checking" (sums of hashes with a key); Wagner, "A Generalized Birthday Problem" (and without).
@@ -23,7 +23,7 @@ from spark_jobs.hashes import Part, binary, hashed, headers, length, number, wor
 from spark_jobs.stretches import RANGE_PLACES
 
 KEY_BYTES_MAX = 256
-"""As much of a key is kept to name a record."""
+"""Bytes of a key that are kept to name a record."""
 
 
 def digests(records: DataFrame, hashing: Hashing, *, width: int = RANGE_PLACES) -> DataFrame:
@@ -44,8 +44,8 @@ def digests(records: DataFrame, hashing: Hashing, *, width: int = RANGE_PLACES) 
 
 
 def summed(hashes: DataFrame, name: str) -> DataFrame:
-    """One row for each range: ``topic``, ``partition``, ``range``, how many ``records`` and ``bytes`` there
-    are of it, and the sums of their hashes, ``lane_0`` and so on.
+    """One row for each range: ``topic``, ``partition``, ``range``, its number of ``records`` and ``bytes``,
+    and the sums of their hashes, ``lane_0`` and so on.
 
     Args:
         hashes: With ``topic``, ``partition``, ``range``, ``size`` (bytes), and the words of a hash.
@@ -65,7 +65,7 @@ def lanes(digests: DataFrame) -> list[str]:
 
 
 def key_columns(frame: DataFrame) -> list[str]:
-    """The columns that tell a key from all others."""
+    """The columns that identify a key."""
     return ["topic", "partition", *words(frame, "key")]
 
 
@@ -91,13 +91,13 @@ def record_hashes(records: DataFrame, hashing: Hashing) -> DataFrame:
 
 
 def together(digests: DataFrame) -> DataFrame:
-    """Digests of which several may speak of the same range, as one each: they add up."""
+    """Digests with one row for each range: those of the same range are added up."""
     sums = (F.sum(name).alias(name) for name in ("records", "bytes", *lanes(digests)))
     return digests.groupBy("topic", "partition", "range").agg(*sums)
 
 
 def contents(records: DataFrame, hashing: Hashing) -> DataFrame:
-    """One row for each record: where it is, and a hash of what it holds, wherever it stands.
+    """One row for each record: where it is, and a hash of what it holds, which does not depend on the place.
 
     Columns ``topic``, ``partition``, ``offset``, ``place``, ``bytes``, and the words of ``content``.
     """
@@ -114,14 +114,14 @@ def key_hashes(records: DataFrame, hashing: Hashing) -> DataFrame:
 
 
 def key_hashes_together(keys: DataFrame) -> DataFrame:
-    """Keys of which several rows may speak, as one each."""
+    """Keys with one row each: rows of the same key are combined."""
     return keys.groupBy(*key_columns(keys)).agg(F.sum("bytes").alias("bytes"))
 
 
 def latest(records: DataFrame, hashing: Hashing) -> DataFrame:
     """One row for each key: its :func:`key_columns`, and of its latest record ``offset``, ``place``,
-    ``alive`` (it has a value), ``size``, and the words of ``content``; ``held`` and ``bytes`` are of all its
-    records. Records without a key are as good as deleted: compaction takes them all.
+    ``alive`` (it has a value), ``size``, and the words of ``content``; ``held`` and ``bytes`` count all its
+    records. Records without a key count as deleted: compaction removes them all.
     """
     made = records.select(
         "topic",
@@ -137,7 +137,7 @@ def latest(records: DataFrame, hashing: Hashing) -> DataFrame:
 
 
 def latest_together(keys: DataFrame) -> DataFrame:
-    """The latest of each key, of which several rows may speak."""
+    """Rows of the same key combined: its latest record, and all that it held."""
     columns = ("place", "alive", "size", *words(keys, "content"))
     grouped = keys.groupBy(*key_columns(keys)).agg(
         F.max("offset").alias("latest"),

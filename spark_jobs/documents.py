@@ -1,4 +1,4 @@
-"""What is carried between sites that do not see each other, as JSON: what is compared, and what is asked.
+"""What is carried between sites that cannot reach each other, as JSON: what is compared, and what is asked.
 
 A reader refuses versions it does not know. Pure.
 """
@@ -23,8 +23,8 @@ from spark_jobs.window import Range, Window
 
 SCHEMA = 6
 LEAVING_TIMES = 3
-"""So many times what a log has lost during one comparison may be lost during the next; of half of what is
-left there is always hope."""
+"""The next comparison leaves out this many times what a log lost during the last one, but never more than
+half of what is left."""
 WINDOW = (
     "source",
     "target",
@@ -42,12 +42,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What a comparison is about, as whoever sees both clusters has found it.
+    """What a comparison is about, as found where both clusters can be reached.
 
     Attributes:
         extent: What was asked for.
         hashing: How both sites hash.
-        mirror: Where the mirror answers that was asked how far it is; None: none was.
+        mirror: Address of the mirror that was asked how far it has copied; None: none was asked.
     """
 
     flow: str
@@ -67,7 +67,7 @@ class Scope:
 
 
 def leaving(scope: Scope, later: Scope) -> dict[TopicPartition, int]:
-    """Logs that have lost their start, and the source offset below which they may soon have lost more."""
+    """The logs that have lost their start, with the source offset below which they may soon lose more."""
     starts = {log.name: log.window.source.start for log in scope.logs}
     found = {}
     for log in later.logs:
@@ -101,7 +101,7 @@ def scope_of_document(document: Any, where: str) -> Scope:
         where: What the document is called in errors.
 
     Raises:
-        UsageError: It is none, or of a version this program does not know.
+        UsageError: It is not a scope, or has a version this program does not know.
     """
     _check(document, where)
     try:
@@ -142,7 +142,7 @@ def question_of_document(document: Any, where: str) -> Question:
     """The question of a document.
 
     Raises:
-        UsageError: It is none, or of a version this program does not know.
+        UsageError: It is not a question, or has a version this program does not know.
     """
     _check(document, where)
     try:
@@ -208,9 +208,13 @@ def _log_of(document: Mapping[str, Any]) -> Log:
 
 
 def _time(at_ms: int) -> int:
-    """A time by which something is called."""
+    """A time that becomes part of a name.
+
+    Raises:
+        ValueError: It is before 1970, or beyond the year 9999.
+    """
     if date_of(at_ms) is None:
-        raise ValueError(f"{at_ms} is no time")
+        raise ValueError(f"{at_ms} is not a time")
     return at_ms
 
 
@@ -232,4 +236,4 @@ def _check(document: Any, where: str) -> None:
 
 
 def _unreadable(where: str, error: Exception) -> UsageError:
-    return UsageError(f"{where} cannot be read: {error!r}", hint="let it be written anew")
+    return UsageError(f"{where} cannot be read: {error!r}", hint="have it written again")

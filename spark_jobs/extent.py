@@ -16,8 +16,8 @@ class Extent:
 
     Attributes:
         words: For people.
-        topics: Only these; none means all of the flow.
-        limits: By what only a part of each log was asked for: options, offsets with what they say.
+        topics: Only these; empty: all of the flow.
+        limits: The options that limit it to a part of each log; offsets with their values.
         sample: Only this part of append-only topics.
     """
 
@@ -28,7 +28,7 @@ class Extent:
 
     @property
     def is_all(self) -> bool:
-        """Whether nothing that the flow has was left out that was not compared before."""
+        """Whether it covers all that the flow has, except what was compared before."""
         return not self.topics and self.sample is None and {*self.limits} <= {SINCE_LAST_MATCH}
 
 
@@ -43,7 +43,8 @@ def extent_to_document(extent: Extent) -> dict[str, Any]:
 
 
 def extent_of_document(document: Mapping[str, Any]) -> Extent:
-    """
+    """The extent in a larger document.
+
     Raises:
         KeyError, TypeError: It has no such parts.
     """

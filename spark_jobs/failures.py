@@ -1,4 +1,4 @@
-"""What Spark and Kafka's Java consumer raise, renamed once: what was being done, and why it failed."""
+"""Errors of Spark and of Kafka's Java consumer become one of ours: what was being done, and why it failed."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from pyspark.errors import PySparkException
 from spark_jobs.session import SparkFailedError
 
 _OURS = re.compile(r"^spark_jobs\.[\w.]+: ")
-"""The class of an error whose words are for people."""
+"""The class name in front of the message of an error of ours."""
 CAUSE = "Caused by: "
 CALLING = "An error occurred while calling "
-"""How Py4J begins; what it means to say comes behind."""
+"""How a message of Py4J begins; the reason follows."""
 HINTS = {
     "TopicAuthorizationException": "Spark reads as the user of the settings, who needs Read on these topics: "
     "docs/permissions.md",
-    "OffsetOutOfRangeException": "retention deletes it faster than it is read: begin anew, where a folder is "
-    "carried with `twinsite reconcile scope --overtaken DIRECTORY`, which leaves out what goes next",
+    "OffsetOutOfRangeException": "retention deletes it faster than it is read: start again, with a carried "
+    "folder by `twinsite reconcile scope --overtaken DIRECTORY`, which leaves out what is deleted next",
     "SaslAuthenticationException": "check the credentials of this cluster",
-    "Failed to find data source: kafka": "hand the jars of docs/reconcile.md to spark-submit, with --jars",
+    "Failed to find data source: kafka": "pass the jars in docs/reconcile.md to spark-submit with --jars",
 }
 
 ENDED = (
-    "mostly for want of memory: give it more (--conf spark.driver.memory=4g), or compare less at a time "
+    "usually out of memory: give it more (--conf spark.driver.memory=4g), or compare less at a time "
     "(--sample, --since-last-match)"
 )
 
 
 @contextmanager
 def renamed_errors(doing: str) -> Iterator[None]:
-    """What Spark raises is ours from here on.
+    """Turn errors of Spark in the block into ours.
 
     Args:
         doing: What is being done.
 
     Raises:
-        SparkFailedError: Instead of anything of Spark's.
+        SparkFailedError: In place of an error of Spark, Py4J, or the connection to Java.
     """
     try:
         yield
     except (Py4JNetworkError, ConnectionError) as error:
-        raise SparkFailedError(f"{doing}: the Java machine of Spark has ended", hint=ENDED) from error
+        raise SparkFailedError(f"{doing}: Spark's Java process has ended", hint=ENDED) from error
     except (PySparkException, Py4JError) as error:
         reason = reason_of(str(error)) or type(error).__name__
         hint = next((words for said, words in HINTS.items() if said in reason), None)

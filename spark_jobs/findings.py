@@ -1,7 +1,7 @@
-"""What two sites can differ in, and where: the words of the result.
+"""How two sites can differ, and where: the vocabulary of the result.
 
 Offsets are those of each site's own log. A *place* is the target offset at which a record stands, or, for
-a record of the source, at which it has to stand: the same number where offsets are the same, else what the
+a record of the source, at which it should stand: the same number where offsets are the same, else what the
 offset map says. So both sites are compared in one space, and a shift stays the same over the source's gaps.
 """
 
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """In what a record differs."""
+    """How a record differs."""
 
     MISSING = "missing"
     """The source has it, the target does not."""
@@ -21,11 +21,11 @@ class Kind(StrEnum):
     CHANGED = "changed"
     """Both have it; :attr:`Difference.parts` says what of it is not the same."""
     DUPLICATED = "duplicated"
-    """The target has it once more than the source."""
+    """The target has it more often than the source."""
     REORDERED = "reordered"
-    """Both have it, between other records."""
+    """Both have it, in another order."""
     SHIFTED = "offset_shifted"
-    """Both have it, in the same order, at another offset than the target should give it."""
+    """Both have it, in the same order, but not at the target offset that it should have."""
     STALE = "stale"
     """Compacted: the key's latest value at the target is an older one of the source."""
     RESURRECTED = "resurrected"
@@ -35,7 +35,7 @@ class Kind(StrEnum):
 
 
 class Part(StrEnum):
-    """What of a record can be another."""
+    """The parts of a record that can differ."""
 
     TIMESTAMP = "timestamp"
     KEY = "key"
@@ -46,15 +46,15 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One record that differs, or a row of records that stand elsewhere by the same distance.
+    """One record that differs, or a row of records that are shifted by the same distance.
 
     Attributes:
         source_offset: Of the record, or the first of a row; None where the source has none.
         target_offset: The same at the target.
-        parts: Of a changed record, what is not the same.
-        records: How many it speaks of: more than one only for a row that is shifted.
-        shift: By how much the row stands too far behind (or, below zero, ahead) at the target.
-        original: Of a duplicated record, the source offset of one that it is a copy of.
+        parts: For a changed record, what is not the same.
+        records: How many it covers: more than one only for a shifted row.
+        shift: By how many offsets the row is too high at the target; negative: too low.
+        original: For a duplicated record, the source offset of one that it is a copy of.
     """
 
     kind: Kind
@@ -67,5 +67,5 @@ class Difference:
 
     @property
     def named_source_offset(self) -> int | None:
-        """Where to look at the source: its own offset, or that of what it is a copy of."""
+        """Where to look at the source: its own offset, or that of the record it is a copy of."""
         return self.original if self.source_offset is None else self.source_offset

@@ -1,12 +1,12 @@
-"""Hashes of what records hold, as expressions of Spark's own: no Python runs for a record.
+"""Hashes of what records hold, as Spark's own expressions: no Python runs for a record.
 
-What is hashed says by itself where each part of it ends, and what of it is null: nothing can trade places
-with its neighbour, and null is not empty. The salt comes first, then numbers, lengths among them, then what
-they are the lengths of. Headers are JSON: Spark compiles that, and no function that goes over an array.
+The hashed input says where each of its parts ends and which are null: bytes cannot move unnoticed from one
+part to the next, and null is not empty. The salt comes first, then numbers, lengths among them, then the
+bytes those are the lengths of. Headers are hashed as JSON: Spark compiles that, but no function over arrays.
 
-A hash is a few numbers of 64 bits, its *words*, each a column. Spark cannot read bytes as a number, but
-xxHash64 of just eight bytes can: every step of it can be undone, so it gives each eight bytes a number of
-their own. The words of SHA-256 are read that way, and are all of it.
+A hash is a few 64-bit numbers, its *words*, each a column. Spark cannot read bytes as a number, but xxHash64
+of exactly eight bytes serves: each of its steps can be undone, so different bytes give different numbers. The
+words of SHA-256 are read that way, and lose nothing of it.
 
 Sources: xxHash64 as in Spark's ``xxhash64``; its specification; FIPS 180-4.
 """
@@ -27,14 +27,14 @@ LETTERS = "abcd"
 XXHASH64_WORDS = 2
 WORD_BYTES = 8
 JSON = {"ignoreNullFields": "true"}
-"""A value that is null is left out, whatever the session says."""
+"""A value that is null is left out, whatever the session's settings say."""
 
 
 class Part(NamedTuple):
-    """Something of a record.
+    """A part of a record.
 
     Attributes:
-        number: What it is, or of bytes how many; never null.
+        number: The number, or how many bytes there are; never null.
         held: The bytes; None for a number.
     """
 
@@ -53,14 +53,14 @@ def binary(name: str) -> Part:
 
 
 def headers(*, ordered: bool = True) -> Part:
-    """The headers of a record; none is as good as null."""
+    """The headers of a record; an empty list and null are the same."""
     count = F.coalesce(F.size("headers"), F.lit(0))
     held = F.to_json("headers" if ordered else F.sort_array("headers"), JSON)
     return Part(count, F.when(count > 0, held).cast("binary"))
 
 
 def length(name: str, without: int) -> Column:
-    """How many bytes there are, or what null is told by."""
+    """How many bytes there are; ``without`` for null."""
     return F.coalesce(F.octet_length(name), F.lit(without))
 
 
@@ -77,17 +77,17 @@ def hashed(name: str, hashing: Hashing, parts: Sequence[Part]) -> list[Column]:
 
 
 def words(frame: DataFrame, name: str) -> list[str]:
-    """The columns of a frame that are a hash."""
+    """The columns of a frame that hold a hash."""
     return [column for column in frame.columns if re.fullmatch(f"{name}_[{LETTERS}]", column)]
 
 
 def _xxhash64(salt: str, columns: Sequence[Column]) -> list[Column]:
-    """Two of them; columns that are null are skipped."""
+    """Two xxHash64, with different salts; columns that are null are skipped."""
     return [F.xxhash64(F.lit(f"{salt} {letter}"), *columns) for letter in LETTERS[:XXHASH64_WORDS]]
 
 
 def _sha256(salt: str, numbers: Iterable[Column], held: Iterable[Column]) -> list[Column]:
-    """All of it; numbers are text with a space behind each."""
+    """The whole SHA-256; numbers are text, each followed by a space."""
     head = F.concat_ws(" ", F.lit(salt), *(number.cast("string") for number in numbers), F.lit(""))
     body = (F.coalesce(one, F.lit(b"")) for one in held)
     whole = F.unhex(F.sha2(F.concat(head.cast("binary"), *body), 256))

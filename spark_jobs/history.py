@@ -1,6 +1,6 @@
 """The runs that a folder holds, read from the summaries they left.
 
-A run whose folder has no summary did not come to an end: it is one of the outcomes, not left out.
+A run without a summary did not come to an end. That is an outcome of its own; the run is not left out.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ SUMMARY = "summary.json"
 UNFINISHED = "unfinished"
 FAILED = "failed"
 DAMAGED = "damaged"
-"""Its summary cannot be read: nothing is known of it."""
+"""The summary cannot be read: nothing is known of the run."""
 SINCE_LAST_MATCH = "since_last_match"
-"""Of what limits a run: what it leaves out was found to be the same."""
+"""A limit of a run: what it leaves out was compared before and found to be the same."""
 NAME_TIME = "%Y%m%dT%H%M%S"
-"""How the name of a run's folder begins, with ``Z`` behind it, unless somebody has named it."""
+"""How the name of a run's folder begins, followed by ``Z``, unless the user has named it."""
 FOUND = {"source": dict, "differences": dict, "unnamed": int, "partitions": list}
-"""Fields that every result has, and what they are."""
+"""Fields that every result has, with their types."""
 FIELDS = FOUND | {"flow": str, "topics": list, "limits": list, "sample": dict | None, "files": dict | None}
-"""Fields of a summary that those who come later look at."""
+"""Fields of a summary that later runs and commands look at, with their types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,52 +62,50 @@ class Run:
 
     @property
     def is_of_clusters(self) -> bool:
-        """Whether both clusters were read, and not files instead of one."""
+        """Whether both clusters were read, and no files in place of one."""
         return not self.summary.get("files")
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Those that alone were asked for; none means all of the flow."""
+        """The only topics that were asked for; empty: all of the flow."""
         return tuple(self.summary.get("topics", ()))
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """By what only a part of each log was asked for."""
+        """The options that limited the run to a part of each log."""
         return tuple(self.summary.get("limits", ()))
 
     @property
     def is_of_all(self) -> bool:
-        """Whether nothing that the flow has was left out that was not compared before; of a sample, whether
-        its round leaves nothing out.
-        """
+        """Whether all that the flow has was compared by this run or before. For a sample: by its round."""
         return "limits" in self.summary and not self.topics and {*self.limits} <= {SINCE_LAST_MATCH}
 
     @property
     def may_be_continued(self) -> bool:
-        """Whether all up to its end is known to be the same."""
+        """Whether everything up to where it ended is known to be the same."""
         return self.outcome == "match" and self.is_of_all and self.summary.get("sample") is None
 
     def is_as_strong_as(self, wanted: Algorithm) -> bool:
-        """Whether it hashed so that what it says is worth as much."""
+        """Whether it hashed with this algorithm or a stronger one."""
         return self.summary.get("digest") in wanted.and_stronger
 
     def seen_to(self, tp: TopicPartition, topic_id: str, log_end: int) -> int:
         """The source offset up to which the target had a partition; 0 where that says nothing of it now.
 
         Args:
-            topic_id: Of the source's topic now.
-            log_end: Where the partition ends now: a log that has become shorter is not the one it was.
+            topic_id: The present id of the source's topic.
+            log_end: The present log end at the source: a log that has become shorter is not the one it was.
         """
         one = self._partition(tp, topic_id)
         end = int(one["source_offsets"][1]) if one else 0
         return end if end <= log_end else 0
 
     def compared_to(self, tp: TopicPartition, topic_id: str, target_topic_id: str, log_end: int) -> int:
-        """The source offset up to which what the target holds of a partition was compared, as for
-        :meth:`seen_to`; 0 where it may have been copied anew since.
+        """The source offset up to which the target's copy of a partition was compared, as for
+        :meth:`seen_to`; 0 also where the target's topic is another one now: it may have been copied again.
 
         Args:
-            target_topic_id: Of the target's topic now.
+            target_topic_id: The present id of the target's topic.
         """
         one = self._partition(tp, topic_id)
         same = one is not None and one.get("target_topic_id") == target_topic_id
@@ -120,7 +118,7 @@ class Run:
 
 
 def runs(folder: Path) -> list[Run]:
-    """All runs of a folder, in the order in which they began; with those whose summary is damaged."""
+    """All runs of a folder in the order in which they began, those with a damaged summary included."""
     if not folder.is_dir():
         return []
     found = [(place, _read(place / SUMMARY)) for place in folder.iterdir() if place.is_dir()]
@@ -129,17 +127,17 @@ def runs(folder: Path) -> list[Run]:
 
 
 def has_ended(folder: Path) -> bool:
-    """Whether a run has left its result there."""
+    """Whether this folder of a run holds a result."""
     return Run(folder.name, _read(folder / SUMMARY)).has_ended
 
 
 def last_to_continue(known: Iterable[Run], flow: str) -> Run | None:
-    """The last run of a flow behind which the next one may begin."""
+    """The last run of a flow that a next run may continue; None if there is none."""
     return next((run for run in reversed(list(known)) if run.flow == flow and run.may_be_continued), None)
 
 
 def _began_at(place: Path, summary: Mapping[str, Any]) -> float:
-    """When a run began, in seconds since 1970: as its summary, its name, or else its folder says."""
+    """When a run began, in seconds since 1970: from its summary, else its name, else its folder's mtime."""
     with suppress(KeyError, TypeError, ValueError):
         return datetime.fromisoformat(summary["started_at"]).timestamp()
     with suppress(ValueError):
@@ -155,13 +153,13 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         return {"outcome": DAMAGED, "error": f"{path.name} cannot be read: {error}"}
     if not isinstance(document, dict):
-        return {"outcome": DAMAGED, "error": f"{path.name} is no summary"}
+        return {"outcome": DAMAGED, "error": f"{path.name} is not a summary"}
     wrong = ", ".join(_wrong(document))
-    return {"outcome": DAMAGED, "error": f"{path.name} is no summary: see {wrong}"} if wrong else document
+    return {"outcome": DAMAGED, "error": f"{path.name} is not a summary: see {wrong}"} if wrong else document
 
 
 def _wrong(document: dict[str, Any]) -> list[str]:
-    """Fields that are not as a run leaves them."""
+    """Names of fields that a run would not leave like this: missing, of another type, or not a time."""
     needed = FOUND if Run("", document).has_ended else {}
     wrong = [
         name

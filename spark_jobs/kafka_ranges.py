@@ -1,11 +1,11 @@
-"""Read any number of ranges of a partition at once, with what Spark's Kafka source is made of.
+"""Read any number of ranges of a partition at once, with the internals of Spark's Kafka source.
 
 The source itself reads one range of each partition, and a source for each range would cost a plan, an admin
-client and a consumer. Underneath it has a list of ranges, each read by a task, and a pool of consumers that
-are taken up again; several ranges of one partition may be in it. That list is made here, and columns are as
-the source has them. Records become rows once, not twice as in the source: a third less CPU.
+client and a consumer. Underneath, the source has a list of ranges, each read by one task, and a pool of
+consumers that are reused. The list may hold several ranges of one partition. This module makes that list;
+columns are those of the source. Records become rows once, not twice as in the source: a third less CPU.
 
-These classes are Spark's own, of exactly the version that :mod:`spark_jobs.session` checks for.
+The classes are Spark's own, of exactly the version that :mod:`spark_jobs.session` checks for.
 
 Sources: Spark 4.0.0, ``KafkaRelation.buildScan``, ``KafkaSourceRDD``; docs/decisions.
 """
@@ -23,7 +23,7 @@ from spark_jobs.questions import Ranges
 from spark_jobs.window import Range
 
 PREFIX = "kafka."
-"""Of options that are the consumer's."""
+"""Prefix of options for the consumer."""
 ROW = "org.apache.spark.sql.catalyst.InternalRow"
 
 
@@ -39,9 +39,8 @@ def read_ranges(
 
     Args:
         options: As for that source.
-        task: As many offsets are read by a task, at most.
-        group: Of the consumers of an earlier read with the same options, to go on with them; None is a new
-            one.
+        task: The most offsets that one task reads.
+        group: Group of an earlier read with the same options, to reuse its consumers; None: a new one.
     """
     java: Any = spark._jvm
     kafka = java.org.apache.spark.sql.kafka010
@@ -71,7 +70,7 @@ def _range(java: Any, tp: TopicPartition, one: Range) -> Any:
 
 
 def pieces(ranges: Ranges, task: int) -> Iterator[tuple[TopicPartition, Range]]:
-    """The same offsets in ranges of at most so many, partition by partition."""
+    """The same offsets in ranges of at most ``task`` offsets, partition by partition."""
     for tp, some in ranges.items():
         for one in some:
             for start in range(one.start, one.end, task):

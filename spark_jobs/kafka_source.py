@@ -5,7 +5,7 @@ A frame of records has the columns ``topic``, ``partition``, ``offset``, ``place
 are not in it.
 
 Offsets are given explicitly: Spark then reads what is asked for, fails where it cannot, and waits for
-nothing. However many ranges of a partition are asked for, nothing between them is read.
+nothing. Nothing between the ranges of a partition is read.
 
 Sources: Spark's Structured Streaming + Kafka Integration Guide; KIP-98 (read_committed).
 """
@@ -29,24 +29,25 @@ from spark_jobs.questions import Lines, Ranges, offsets_of
 from spark_jobs.window import ALL, Range
 
 LATEST = -1
-"""Spark's word for the end of a partition, as it is then."""
+"""Spark's name for the end that a partition has when it is read."""
 TASK_OFFSETS_MIN, TASK_OFFSETS_ENOUGH = 50_000, 4_000_000
-"""A range is split into tasks, but not into smaller ones, and not in fewer because larger ones would do."""
+"""A task reads at least the first number of offsets, and more than the second only where there would be too
+many tasks."""
 TASKS_PER_CORE, TASKS_PER_CORE_MAX = 4, 64
 
 OPTIONS = {
     "kafka.isolation.level": "read_committed",
     "includeHeaders": "true",
-    "failOnDataLoss": "true",  # otherwise a range that is gone would come back shorter, without a word
+    "failOnDataLoss": "true",  # otherwise a range that is gone would silently come back shorter
     "kafka.max.poll.records": "10000",
     "kafka.receive.buffer.bytes": str(1 << 20),
-    "kafka.fetch.max.wait.ms": "20",  # the fetch behind the end of a range comes back empty, after this
+    "kafka.fetch.max.wait.ms": "20",  # the fetch after the end of a range comes back empty, after this
     "kafkaConsumer.pollTimeoutMs": "60000",
 }
 BULK_BYTES, SMALL_BYTES = 16 << 20, 128 << 10
-"""Fetched from a partition at once, where much is read of it and where little is."""
+"""Fetched from a partition at once, where much is read of it and where little is read."""
 LINE_BUCKET = 4096
-"""Offsets that look for their line together."""
+"""Offsets in a bucket of the join that finds the line of each record."""
 _LINE_SCHEMA = "topic string, partition int, line_start long, line_end long, slope long, base long"
 RECORD_SCHEMA = (
     "topic string, partition int, offset long, place long, timestamp_ms long, key binary, value binary, "
@@ -57,11 +58,11 @@ RECORD_COLUMNS = ("topic", "partition", "offset", "place", "timestamp_ms", "key"
 
 @dataclass(frozen=True, slots=True)
 class Spared:
-    """How brokers are kept from sending what is not wanted, or is wanted a little later.
+    """How brokers are kept from sending what is not wanted, or what is sent again in the next slice.
 
     Attributes:
-        offset_bytes: What an offset weighs, as far as is known: fetches are no larger than ranges need.
-        group: Of consumers that go on, in the next slice, with what they have fetched.
+        offset_bytes: Bytes of an offset, as far as is known: fetches are no larger than ranges need.
+        group: Group of the consumers, which use in the next slice what they have fetched already.
     """
 
     offset_bytes: float
@@ -74,8 +75,8 @@ class Cluster:
 
     Attributes:
         name: ``source`` or ``target``, for people.
-        options: Of Kafka's consumer, each with its prefix ``kafka.``.
-        spared: What its brokers are to be spared; None where it is read as fast as can be.
+        options: Of Kafka's consumer, each with the prefix ``kafka.``.
+        spared: How its brokers are spared; None: it is read as fast as possible.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Cluster:
     spared: Spared | None = None
 
     def sparing(self, spared: Spared) -> Cluster:
-        """The same, of which little is sent that is not wanted."""
+        """The same cluster, whose brokers send little that is not wanted."""
         return replace(self, spared=spared)
 
     def read(self, spark: SparkSession, ranges: Ranges, lines: Lines, little: bool, /) -> DataFrame:
@@ -99,11 +100,11 @@ def read(
     lines: Mapping[TopicPartition, Sequence[Line]] | None = None,
     little: bool = False,
 ) -> DataFrame:
-    """A frame of the records of ranges; one that ends where ``ALL`` does ends where the log does.
+    """A frame of the records of ranges; a range that ends where ``ALL`` does ends where the log does.
 
     Args:
-        lines: How offsets become places, of the partitions where they are not the same.
-        little: Small ranges are asked for, here and there: fetch no more than is needed.
+        lines: How offsets become places, for partitions where they are not the same.
+        little: Only small ranges here and there are asked for: fetch no more than is needed.
     """
     lines = lines or {}
     plain, mapped = (
@@ -121,7 +122,7 @@ def at_offsets(frame: DataFrame) -> DataFrame:
 
 
 def _parts(spark: SparkSession, cluster: Cluster, ranges: Ranges, *, little: bool) -> Iterator[DataFrame]:
-    """What has an end, and what has none."""
+    """One frame of the ranges with an end, and one of those without."""
     bounded = {tp: [one for one in some if one.offsets and one.end < ALL.end] for tp, some in ranges.items()}
     if any(bounded.values()):
         cores, total = spark.sparkContext.defaultParallelism, offsets_of(bounded)
@@ -138,8 +139,8 @@ def _parts(spark: SparkSession, cluster: Cluster, ranges: Ranges, *, little: boo
 
 
 def task_offsets(total: int, cores: int) -> int:
-    """How many offsets a task reads: enough to be worth one, and few enough to keep every core busy until the
-    end, and to see how far all of it is."""
+    """How many offsets a task reads: enough to be worth a task, and few enough to keep every core busy until
+    the end and to show progress."""
     wanted = min(total // (cores * TASKS_PER_CORE), TASK_OFFSETS_ENOUGH)
     return max(TASK_OFFSETS_MIN, wanted, total // (cores * TASKS_PER_CORE_MAX))
 
@@ -163,7 +164,7 @@ def _options(cluster: Cluster, fetched: int) -> dict[str, str]:
 def _to_the_end(
     spark: SparkSession, options: Mapping[str, str], ranges: Mapping[TopicPartition, Range]
 ) -> DataFrame:
-    """Everything from where ranges start: Spark's source finds out where logs end."""
+    """Everything from the start of each range on: Spark's source finds out where logs end."""
     starts: defaultdict[str, dict[str, int]] = defaultdict(dict)
     ends: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for tp, one in ranges.items():
@@ -175,7 +176,7 @@ def _to_the_end(
 
 
 def with_times(records: DataFrame) -> DataFrame:
-    """The columns of a source, with times as Kafka has them."""
+    """The columns of Spark's source, with timestamps in milliseconds, as Kafka has them."""
     return records.select(
         "topic",
         "partition",
@@ -208,7 +209,7 @@ def placed(records: DataFrame, lines: Mapping[TopicPartition, Sequence[Line]]) -
 
 
 def union(spark: SparkSession, frames: Iterable[DataFrame]) -> DataFrame:
-    """All records of some frames; there may be none."""
+    """All records of some frames; of none, an empty frame."""
     result: DataFrame | None = None
     for frame in frames:
         result = frame if result is None else result.unionByName(frame)

@@ -1,6 +1,6 @@
-"""What a comparison is given, and what it answers, partition by partition.
+"""What a comparison is given, and what results from it, partition by partition.
 
-Topics and partitions by their name at the source. Pure.
+Topics and partitions have their names at the source. Pure.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Log:
     """One partition at both sites, and what of it is compared.
 
     Attributes:
-        topic_id, target_topic_id: Of the source's topic and of the target's; a topic made anew under the same
-            name has another one.
+        topic_id, target_topic_id: Of the source's topic and of the target's; a topic that was created again
+            under the same name has another one.
         is_compacted: It is compared by the latest record of each key.
         window: What of it is compared, and what not.
         begin_place: The place of the first record that was ever copied.
         source_end_place: The place of the source's next record.
-        acknowledged: The source offset up to which a mirror has said that the target has it all; None where
-            none was asked, or it did not know.
+        acknowledged: The source offset up to which, by the word of a mirror, the target has everything; None
+            where none was asked, or it did not know.
         lines: How source offsets become places; None where they are the same.
-        accepted: Target offsets of an append-only log that may be what they are.
-        nothing: Why nothing of it is compared; None where something is, or where there is nothing.
+        accepted: Target offsets of an append-only log whose differences were accepted.
+        nothing: Why nothing of it is compared; None where something is, or where it holds nothing.
     """
 
     name: TopicPartition
@@ -54,10 +54,10 @@ class Log:
 
     @property
     def target_known(self) -> Range:
-        """Target offsets of which it is known what stands there.
+        """Target offsets of which it is known what should stand there.
 
-        Nothing of the source can stand beyond its end, and yet may; where the target has lost the end of its
-        log nothing does.
+        They include those beyond the source's end, where nothing should stand, and those that the target has
+        lost with the end of its log, where nothing does.
         """
         window = self.window
         beyond = window.beyond
@@ -65,14 +65,16 @@ class Log:
 
     @property
     def target_read(self) -> Range:
-        """Those that are read: no log can be read beyond its end."""
+        """The part of them that is read: a log that has lost its end is read up to its present end."""
         lost = self.window.lost
         return self.target_known.before(lost.start) if lost.offsets else self.target_known
 
     @property
     def ends_in_gap(self) -> bool:
-        """Whether by its map the source has no records right before where the copy goes on. One that it has
-        there has its place where the target's log ends, and cannot be named before more is copied.
+        """Whether, by its map, the source has no records right before where the copy goes on.
+
+        If it has one there after all, the place of that record is the end of the target's log, and it cannot
+        be named before more is copied.
         """
         return self.lines is not None and any(not line.slope for line in self.lines[-1:])
 
@@ -91,7 +93,7 @@ class Log:
         )
 
     def source_offsets(self, places: Range) -> Range:
-        """The source offsets whose records have to stand at these places."""
+        """The source offsets within the window whose records should stand at these places."""
         asked = Range(self._first_at(places.start), self._first_at(places.end))
         return asked.within(self.window.source)
 
@@ -125,15 +127,15 @@ class Compared:
 
     Attributes:
         findings: What differs, in the order of the log.
-        contradicts: Digests differ and records do not: one of the sites answers now so and now so.
+        contradicts: Digests differ and records do not: one of the sites does not always answer the same.
         unread: Places that differ and were too many to be looked at.
         keys_unnamed: Keys of a compacted topic that differ and were too many to be looked at.
         source_records, target_records: Read and digested.
         source_bytes, target_bytes: Of their keys and values.
-        ranges, ranges_differing: Digests of the source, and how many of all were not the same.
-        read_again: Offsets of both sides that were read to name what differs, once for each time.
-        in_flight: Keys of a compacted topic that were written to behind the window.
-        superseded: Records at the source and at the target that compaction takes sooner or later.
+        ranges, ranges_differing: Number of the source's digests, and of ranges or buckets that differ.
+        read_again: Offsets of both sites that were read to name what differs, counted each time.
+        in_flight: Keys of a compacted topic that were written to after the window.
+        superseded: Records at the source and at the target that compaction will remove.
     """
 
     log: Log
@@ -163,7 +165,7 @@ class Compared:
 
     @property
     def never_copied(self) -> int:
-        """Source offsets that the source has deleted before they were copied."""
+        """Source offsets that the source deleted before they were copied."""
         return self.log.window.never_copied.offsets
 
     @property
@@ -173,7 +175,7 @@ class Compared:
 
     @property
     def leaving(self) -> int:
-        """Source offsets that both have and nobody can compare in time."""
+        """Source offsets that both have, and that one side is about to delete: too late to compare them."""
         return self.log.window.leaving.offsets
 
     @property

@@ -1,7 +1,7 @@
 """Pieces of a page: its frame and style, tables, and words and numbers for people.
 
-Words from outside are escaped on the way in; whatever is called markup has been already. A page fetches
-nothing, and its policy lets no script run. Pure.
+Arguments called words are escaped here; those called markup have been already. A page loads nothing, and its
+policy lets no script run. Pure.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def table(
     Args:
         headings: Words; none where the rows say what they are.
         rows: Cells of markup.
-        words: Columns that are broken where they are long.
+        words: Columns whose cells may wrap.
         right: Columns of numbers.
     """
 
@@ -141,12 +141,12 @@ def banner(tone: str, heading: str, *paragraphs: str) -> str:
 
 
 def figure(value: str, words: str) -> str:
-    """A number of many that are compared at a glance."""
+    """One of several numbers that are shown large, side by side."""
     return f'<div class="card"><b>{text(value)}</b><span class="dim">{text(words)}</span></div>'
 
 
 def folded(words: str, markup: str) -> str:
-    """Markup that is seen when somebody asks for it."""
+    """Markup that is hidden until it is unfolded."""
     return f"<details><summary>{text(words)}</summary>{markup}</details>"
 
 
@@ -156,7 +156,7 @@ def dot(color: str) -> str:
 
 
 def text(words: str) -> str:
-    """Words as markup."""
+    """Words as markup: escaped."""
     return escape(words, quote=True)
 
 
@@ -189,7 +189,7 @@ def duration(seconds: float) -> str:
 
 
 def numbers(some: Iterable[int]) -> str:
-    """``0 to 39, 41``: numbers in order, those in a row by their ends."""
+    """``0 to 39, 41``: numbers in order, consecutive ones by their ends."""
     rows: list[list[int]] = []
     for one in sorted(some):
         if rows and rows[-1][1] == one - 1:

@@ -1,7 +1,7 @@
-"""From the records of what differs to the findings of one log.
+"""Turn the records that differ into the findings of one log.
 
-A log is known in pieces: stretches whose records were read on both sides, and between them what is equal, of
-which only the number of records is known. Together they say what is told of the log as a whole.
+What is known of a log comes in pieces: stretches whose records were read on both sides, and between them
+equal stretches, of which only the record count is known. The findings are about the log as a whole.
 
 Pure.
 """
@@ -22,17 +22,17 @@ from spark_jobs.telling import Edges, Item, Row, comparable, settled, told, with
 from spark_jobs.window import ALL, Range
 
 NOWHERE = -ALL.end
-"""Before every offset there can be."""
+"""Before every possible offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one log is looked at more closely.
+    """What is read of one log to name its differences.
 
     Attributes:
-        pieces: Its shifts; they cover what is read of the target.
+        pieces: Its shifts; they cover all that is read of the target.
         reads: Places that are read on both sides, in order.
-        unread: Places that differ and are not read, because there are too many.
+        unread: Places that differ and are too many to be read.
     """
 
     log: Log
@@ -42,7 +42,7 @@ class Plan:
 
     @property
     def places(self) -> int:
-        """How many are read."""
+        """How many places are read."""
         return sum(places.offsets for places in self.reads)
 
     @property
@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def stretches(self) -> list[Range]:
-        """All that differs, read or not, in order."""
+        """All that is not known to be equal, read or not, in order."""
         return sorted(one for one in (*self.reads, *self.unread) if one.offsets)
 
     def source_ranges(self) -> list[Range]:
@@ -63,17 +63,22 @@ class Plan:
         return joined(one for places in self.reads for one in target_ranges(self.pieces, places))
 
     def gaps(self) -> list[Range]:
-        """Places before, between and behind what differs: one more than there are stretches."""
+        """Places before, between and after the stretches: one gap more than there are stretches. A gap may be
+        empty.
+        """
         return between(self.stretches, whole_of(self.log, self.pieces))
 
     def closer(
         self, differing: Sequence[Range], width: int, context_ranges: int, known: int | None = None
     ) -> Plan:
-        """The same, where of what it reads only this differs.
+        """This plan, narrowed to the ranges that were found to differ within what it reads.
 
         Args:
-            width: Places of the ranges by which that is known.
-            known: Up to which place it is known; None for all.
+            differing: Places of these ranges.
+            width: Places of each range that was digested to find them.
+            context_ranges: Ranges to read on both sides of one that differs.
+            known: The place up to which differing ranges are known; what lies after it stays unread. None:
+                all are known.
         """
         whole = whole_of(self.log, self.pieces)
         reads = common(to_read(differing, self.pieces, whole, width, context_ranges), self.reads)
@@ -84,14 +89,16 @@ class Plan:
 
 
 def whole_of(log: Log, pieces: Sequence[Piece]) -> Range:
-    """The places of a log, and those at which its records stand under its shifts."""
+    """From the first to the last place of a log, with and without its shifts."""
     known, shifted = log.target_known, places_of(pieces)
     return Range(min(known.start, shifted.start), max(known.end, shifted.end))
 
 
 def limited(plans: Sequence[Plan], places_max: int, width: int = RANGE_PLACES) -> list[Plan]:
-    """Plans that together read no more than may be read: of each log the first part, and no log takes what
-    others need of their share. Where a share would be less than a range, the first ones have a range each.
+    """The plans, cut so that together they read at most ``places_max`` places.
+
+    Each log keeps the first part of what it reads. The limit is shared evenly, and what a small log does not
+    need is left to larger ones. Where a share is less than a range, the smallest logs get a range each.
 
     Args:
         width: Places of a range.
@@ -125,7 +132,7 @@ class Side:
     """What was read of a log at one site.
 
     Attributes:
-        records: In the order of their offsets.
+        records: In offset order.
         keys: The first bytes of each record's key, by offset; None for a null key.
     """
 
@@ -137,7 +144,7 @@ class Side:
         return self.records[start:end]
 
     def at(self, offset: int) -> Record | None:
-        """The record with this offset; None where none was read: it may be gone meanwhile."""
+        """The record with this offset; None where none was read: it may have been deleted meanwhile."""
         return next(iter(self.within(Range(offset, offset + 1))), None)
 
 
@@ -145,8 +152,8 @@ class Naming:
     """Names what differs in a log.
 
     Args:
-        source, target: Records of the plan's reads.
-        counts: How many records of the source each of the plan's gaps has, where the log is shifted.
+        source, target: What was read for the plan.
+        counts: How many source records each gap of the plan has; empty unless the log is shifted.
     """
 
     def __init__(self, plan: Plan, source: Side, target: Side, counts: Sequence[int] = ()) -> None:
@@ -164,15 +171,17 @@ class Naming:
         self._leaves_out = len(self._items) < len(whole)
 
     def extra(self) -> dict[int, Content]:
-        """What is extra so far, by target offset, and may be doubled of something that was not read."""
+        """Extra records by target offset. Each may duplicate a source record that was not read."""
         return {at: self._extra[at] for at in self._offsets(Kind.EXTRA)}
 
     def compared(self, elsewhere: Mapping[Content, int]) -> Compared:
-        """The findings, with the keys of their records; where there are none, that contradicts digests which
-        differ.
+        """The findings, with the keys of their records.
+
+        With no finding, nothing unread and nothing left out at an edge, the result ``contradicts``: digests
+        differed, and records do not.
 
         Args:
-            elsewhere: What of the extra records the source holds somewhere else, and at which offset.
+            elsewhere: Contents of extra records that the source holds at another place, with the offset.
         """
         items = with_doubled(self._items, self._extra, elsewhere)
         findings = [Finding(difference=one, key=self._key(one)) for one in told(items)]
@@ -190,7 +199,9 @@ class Naming:
                 yield from self._looked_at(places)
 
     def _looked_at(self, places: Range) -> Sequence[Item]:
-        """What was read, without what may have its counterpart where reading stopped."""
+        """What was read of a stretch. Where reading was cut off, items whose counterpart may lie beyond are
+        left out.
+        """
         source, target = self._stretch(places)
         items = aligned(source, target)
         if places.end not in self._cut:
@@ -200,7 +211,7 @@ class Naming:
         return comparable(items, {record.offset: record.place for record in source}, edges)
 
     def _equal(self, places: Range, records: int) -> Iterator[Row]:
-        """What is equal on both sides; where it is not shifted, only that it is there matters."""
+        """A row for what is equal on both sides. Without a shift its number of records does not matter."""
         if not places.offsets:
             return
         shift = shift_at(self.plan.pieces, places.start)
@@ -214,7 +225,7 @@ class Naming:
         return here, [record for one in ranges for record in self._target.within(one)]
 
     def _offsets(self, kind: Kind) -> list[int]:
-        """Of all items of a kind that only one side has."""
+        """Offsets of all items of a kind that only one side has."""
         found = []
         for item in self._items:
             if isinstance(item, Difference) and item.kind is kind:

@@ -1,4 +1,4 @@
-"""Of which logs a comparison says nothing, and why: what was not compared is never the same.
+"""Logs about which a comparison says nothing, and why: what was not compared never counts as the same.
 
 Two logs that are both empty are the same. Where a side holds something and nothing of it was compared,
 nothing is known. Pure.
@@ -28,7 +28,7 @@ def nothing_of(asked: Window, whole: Window, *, compared_before: bool) -> Nothin
 
     Args:
         asked: What is compared.
-        whole: What would be, had no offsets and times been asked for.
+        whole: What would be compared without limits of offsets and times.
         compared_before: What lies before was compared by the run that this one continues.
     """
     if asked.source.offsets:

@@ -1,7 +1,7 @@
-"""Read a site no faster than it can bear: in slices, with pauses between them.
+"""Limit the rate at which a site is read: in slices, with pauses between them.
 
 A job that reads a whole cluster as fast as it can pushes what live consumers need out of the brokers' page
-cache. The rate is kept on average; one slice is read at full speed, and is small. Pure.
+cache. The rate holds on average; a single slice is small and is read at full speed. Pure.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from spark_jobs.questions import Ranges
 from spark_jobs.window import ALL, Range
 
 SLICE_SECONDS = 4.0
-"""At the rate that is allowed, a slice should take so long: less than consumers are kept for the next one."""
+"""How long a slice should take at the allowed rate: less than Spark keeps consumers for the next one."""
 FIRST_OFFSETS = 200
-"""In the first slice, while nobody knows how large records are."""
+"""Offsets in the first slice, while the size of records is not known."""
 GROWTH = 50
-"""A slice has so many times the offsets of the one before, at most: its records may be larger."""
+"""A slice has at most this many times the offsets of the one before: its records may be larger."""
 FETCHES_MIN = 4
-"""A range is fetched in so many parts: of the last one, and of one ahead, some is sent for nothing."""
+"""A range is fetched in at least this many parts: of the last one, and of the one fetched ahead, some is
+sent for nothing."""
 FETCH_BYTES_MIN = 16 << 10
-"""What producers put into a batch where nobody tells them otherwise; a batch is sent whole."""
+"""The default batch size of producers; brokers send a batch whole."""
 SHARE_BYTES_MIN = 256 << 10
-"""A slice takes so much of each partition, however many there are: less costs the brokers hardly less."""
+"""A slice takes at least this of each partition, however many there are: less costs brokers hardly less."""
 
 
 @dataclass
@@ -31,10 +32,10 @@ class Pace:
     """How much may be read, and what was.
 
     Attributes:
-        bytes_per_second: Keys and values, on average.
+        bytes_per_second: Limit on keys and values, on average.
         offsets, bytes: Read so far.
-        most: Offsets that the next slice may have, whatever is known of their size.
-        heaviest: Bytes an offset, on average of all slices or of the last one, whichever is more.
+        most: The most offsets that the next slice may have, however small they seem.
+        heaviest: Bytes of an offset, as the average of all slices or of the last one, whichever is more.
     """
 
     bytes_per_second: float
@@ -44,31 +45,31 @@ class Pace:
     heaviest: float = 0.0
 
     def read(self, offsets: int, size: int) -> None:
-        """A slice was read."""
+        """Count a slice that was read, and its bytes of keys and values."""
         self.offsets += offsets
         self.bytes += size
         self.most = max(FIRST_OFFSETS, offsets * GROWTH)
         self.heaviest = max(self.bytes / max(1, self.offsets), size / max(1, offsets))
 
     def next_offsets(self, partitions: int = 1) -> int:
-        """How many offsets the next slice may have, of so many partitions."""
+        """How many offsets the next slice may have, over all its partitions."""
         wanted = max(self.bytes_per_second * SLICE_SECONDS, partitions * SHARE_BYTES_MIN)
         return max(1, round(min(self.most, wanted / self.heaviest if self.heaviest else self.most)))
 
     def pause_seconds(self, elapsed_seconds: float) -> float:
-        """How long to wait, so long after the first slice began."""
+        """How long to wait now, from the time since the first slice began."""
         return max(0.0, self.bytes / self.bytes_per_second - elapsed_seconds)
 
 
 def fetch_bytes(size: float, ranges: int, most: int) -> int:
-    """How much to ask a broker for at once, where so much is read in so many ranges.
+    """How many bytes to fetch at once to read this much in this many ranges.
 
-    It sends what it is asked for, whatever is wanted of it, and is asked once ahead. A power of two, so that
-    it stays the same from slice to slice, and consumers with it.
+    A broker sends all that a fetch asks for, wanted or not, and a consumer fetches once ahead. The result is
+    a power of two, so that it stays the same from slice to slice and consumers can be reused.
 
     Args:
-        size: Of all ranges, as far as is known.
-        most: However large they are.
+        size: Bytes of all ranges, as far as is known.
+        most: The upper limit, however large the ranges are.
     """
     part = int(size / max(1, ranges) / FETCHES_MIN)
     return min(most, max(FETCH_BYTES_MIN, 1 << part.bit_length() >> 1))
@@ -77,18 +78,18 @@ def fetch_bytes(size: float, ranges: int, most: int) -> int:
 class Slices:
     """Ranges, taken off slice by slice: the same share of every partition, so that all brokers work.
 
-    A range without an end is a slice of its own: nobody knows where it could be cut.
+    A range without an end is taken whole: it is not known where it could be cut.
     """
 
     def __init__(self, ranges: Ranges) -> None:
         self._left = {tp: list(some) for tp, some in ranges.items() if any(one.offsets for one in some)}
 
     def __len__(self) -> int:
-        """Of how many partitions something is left."""
+        """How many partitions have something left."""
         return len(self._left)
 
     def take(self, offsets: int) -> Ranges:
-        """The next ones, of about so many offsets in all."""
+        """The next slice, of about this many offsets in all."""
         each = max(1, offsets // len(self._left))
         taken = {tp: list(_first(some, each)) for tp, some in self._left.items()}
         left = {tp: list(_without_first(some, each)) for tp, some in self._left.items()}
@@ -113,5 +114,5 @@ def _without_first(ranges: Sequence[Range], count: int) -> Iterator[Range]:
 
 
 def _cut(one: Range, count: int) -> int:
-    """Where its first so many offsets end."""
+    """Where the first ``count`` offsets of a range end; one without an end is not cut."""
     return min(one.end, one.start + count) if one.end < ALL.end or not count else one.end

@@ -1,8 +1,9 @@
 """A log from left to right, as an SVG: what was compared, what was not, and where along it sites differ.
 
 The log is cut into ``BINS`` parts of equal width; each kind of difference in a part is one mark there,
-however many there are. A row of records that is shifted is a band below. Source offsets; what only the target
-has is drawn about where it would be at the source. Everything lies inside ``WIDTH`` and ``HEIGHT``. Pure.
+however many there are. A row of shifted records is a band below. Positions are source offsets; what only the
+target has is drawn about where it would be at the source. Everything lies inside ``WIDTH`` and ``HEIGHT``.
+Pure.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ PARTS = {
     "log": "compared, and the same where nothing is marked",
     "gone": "only one side still has it, or it was not in the sample",
     "pending": "not copied yet",
-    "beyond": "the target has it behind the source's end",
+    "beyond": "the target has it after the source's end",
     "accepted": "not compared: its differences were accepted",
-    "unnamed": "differs, and was too much to be looked at record by record",
+    "unnamed": "differs, and was too much to read record by record",
 }
 """Colors of a log's parts, and what they mean."""
 
@@ -41,7 +42,7 @@ class Rect:
 
     Attributes:
         color: One of :data:`spark_jobs.markup.COLORS`.
-        words: What is told to whoever points at it.
+        words: Its tooltip.
     """
 
     x: float
@@ -96,7 +97,7 @@ def rects(one: Compared, parts: Sequence[Range] | None = None) -> list[Rect]:
 
 
 def drawn_offsets(window: Window) -> Range:
-    """From the first offset that is drawn to the last; what lies behind the source's end comes after it."""
+    """From the first offset that is drawn to the last; what lies beyond the source's end is drawn last."""
     expired = window.expired_at_source, window.expired_at_target, window.leaving
     ranges = (window.source, *expired, window.pending)
     some = [one for one in ranges if one.offsets] or [window.source]
@@ -142,7 +143,7 @@ def _bin(whole: Range, offset: int) -> int:
 
 
 def _marks(whole: Range, differences: Iterable[Difference], window: Window) -> Iterator[Rect]:
-    """One for each kind in each part, one above the other: a rare one is not hidden by many others."""
+    """One mark for each kind in each part, stacked, so that a rare kind is not hidden by a frequent one."""
     found: defaultdict[int, Counter[Kind]] = defaultdict(Counter)
     for difference in differences:
         found[_bin(whole, source_offset_of(difference, window))][difference.kind] += 1
@@ -155,7 +156,7 @@ def _marks(whole: Range, differences: Iterable[Difference], window: Window) -> I
 
 
 def _bands(whole: Range, rows: Sequence[Difference], window: Window) -> Iterator[Rect]:
-    """Rows of records that are shifted; those that touch in the picture are one band."""
+    """Bands of shifted records; rows that touch in the picture are one band."""
     bands: list[tuple[int, int, list[Difference]]] = []
     for row in sorted(rows, key=lambda row: source_offset_of(row, window)):
         start = source_offset_of(row, window)
@@ -174,4 +175,4 @@ def _bands(whole: Range, rows: Sequence[Difference], window: Window) -> Iterator
 def _shifts(rows: Sequence[Difference]) -> str:
     least, most = min(row.shift for row in rows), max(row.shift for row in rows)
     by = f"{least:+d}" if least == most else f"{least:+d} to {most:+d}"
-    return f"{number(sum(row.records for row in rows))} records stand elsewhere, by {by}"
+    return f"{number(sum(row.records for row in rows))} records are displaced by {by}"

@@ -1,8 +1,8 @@
-"""At which place a record stands, or has to stand: the same sum for every record of a line.
+"""The place at which a record stands, or should stand: one formula for all records of a line.
 
-A *line* is a range of offsets whose places are ``offset * slope + base``: slope one for records that follow
-each other at both sides, slope zero for a gap, whose records, were there any, would all have to stand before
-the next one. Lines of a partition are in order and do not overlap. Pure.
+A *line* is a range of offsets whose places are ``offset * slope + base``. Slope 1 is for records that follow
+each other at both sides. Slope 0 is for a gap: all its offsets have the place of the next record. Lines of a
+partition are in order and do not overlap. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_jobs.window import ALL, Range
 
 
 class Line(NamedTuple):
-    """Offsets ``[start, end)`` and how their places are reckoned."""
+    """Offsets ``[start, end)`` and how their places are computed."""
 
     start: int
     end: int
@@ -33,7 +33,7 @@ SAME = (Line(*ALL, slope=1, base=0),)
 
 
 def clipped(lines: Iterable[Line], ranges: Iterable[Range]) -> list[Line]:
-    """What of lines is within ranges; both in order, and none of them overlap."""
+    """The parts of lines that are within ranges; both are in order and do not overlap."""
     found = []
     left, wanted = iter(lines), iter(ranges)
     line, one = next(left, None), next(wanted, None)
@@ -53,7 +53,7 @@ def lines_of_runs(runs: Iterable[tuple[int, int]], source: Range) -> list[Line]:
 
     Args:
         runs: Where each run begins: source offset, target offset; the last one has no end.
-        source: The offsets that are asked for.
+        source: The source offsets that are asked for.
     """
     found = []
     start, base, end = None, 0, 0
@@ -71,11 +71,11 @@ def lines_of_runs(runs: Iterable[tuple[int, int]], source: Range) -> list[Line]:
 def lines_past(
     lines: Iterable[Line], inserted_before: Sequence[int], in_log: Callable[[int], int]
 ) -> list[Line]:
-    """Lines in a log that has offsets of which they know nothing.
+    """Lines adjusted to a log with inserted offsets, which they do not count.
 
     Args:
-        inserted_before: The places, without such offsets, before which some were inserted; in order.
-        in_log: From a place without them to the place with them.
+        inserted_before: Places, not counting inserted offsets, before which some were inserted; in order.
+        in_log: From a place without inserted offsets to the place with them.
     """
     found = []
     for line in lines:

@@ -1,8 +1,8 @@
-"""What can be done about what a comparison has found: a plan for a person to review.
+"""What can be repaired of what a comparison has found: a plan for a person to review.
 
-A plan names records by their offsets and holds no contents. Of a compacted topic each key is put right by one
-more record: the source's latest one, or, where the source has none, a tombstone. The middle of an append-only
-log cannot be put right in place, and an end that is missing or lost is copied by any mirror. Pure.
+A plan names records by their offsets and holds no values. In a compacted topic one more record puts each key
+right: the source's latest one, or a tombstone where the source has none. The middle of an append-only log
+cannot be put right in place; an end that is missing or lost is copied by any mirror. Pure.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from spark_jobs.window import Range, Window
 SCHEMA = 1
 PLAN = "plan.json"
 BEHIND = frozenset({Kind.MISSING, Kind.STALE, Kind.NOT_YET_DELETED})
-"""What is the matter where the source has a record and the target does not have it yet."""
+"""Kinds that say that the source has a record and the target does not have it yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mend:
-    """A key of a compacted topic of which the target says something else than the source.
+    """A key of a compacted topic whose latest records differ.
 
     Attributes:
         key: Its first bytes.
-        source_offset: Of its latest record at the source, which is appended; None: a tombstone is.
+        source_offset: Of its latest record at the source, which is to be appended; None: a tombstone is.
         target_offset: Of its latest record at the target; None where there is none.
     """
 
@@ -43,7 +43,7 @@ class Mend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beyond:
-    """A difference in an append-only log, for which there is no record that would put it right."""
+    """A difference in an append-only log, which no further record can put right."""
 
     kind: Kind
     source_offset: int | None
@@ -60,10 +60,10 @@ class PartitionPlan:
         topic_id: Of the source's topic.
         is_compacted: It was compared by the latest record of each key.
         target_end: Where the target's log was read to.
-        mends: What a record more puts right.
+        mends: What one more record each puts right.
         beyond_repair: What cannot be put right in place.
         unnamed: Differences that were counted and not named.
-        pending: Source offsets that were not copied yet, or have to be again.
+        pending: Source offsets that were not copied yet, or have to be copied again.
     """
 
     name: TopicPartition
@@ -83,7 +83,7 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run says can be done.
+    """What can be repaired, going by one run.
 
     Attributes:
         run: The comparison it was made by.
@@ -99,9 +99,9 @@ class Plan:
 
 
 def plan_of(result: Result) -> Plan:
-    """What can be done about a result; nothing about files.
+    """The plan for a result; without partitions where files were read.
 
-    All partitions are in it: the copy may stand still though nothing differs.
+    Else all partitions are in it: a copy may have stopped though nothing differs.
     """
     return Plan(
         run=result.run,
@@ -130,13 +130,13 @@ def _partition(one: Compared) -> PartitionPlan:
 
 
 def _comes_again(difference: Difference, lost: Range) -> bool:
-    """Whether copying what was lost puts it right."""
+    """Whether copying again what was lost puts it right."""
     at = difference.source_offset
     return difference.kind in BEHIND and at is not None and lost.holds(at)
 
 
 def _to_copy(lost: Range, window: Window) -> Range:
-    """What was lost, and what follows; and what cannot be copied any more."""
+    """Source offsets from the first that was lost, never copied or is pending to the last."""
     parts = [part for part in (lost, window.never_copied, window.pending) if part.offsets]
     return Range(parts[0].start, parts[-1].end) if parts else window.pending
 
@@ -203,11 +203,11 @@ def plan_of_document(document: Any, where: str) -> Plan:
         where: What the document is called in errors.
 
     Raises:
-        UsageError: It is none, or of a version this program does not know.
+        UsageError: It is not a plan, or has a version this program does not know.
     """
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise UsageError(
-            f"{where} is no plan this program knows", hint="a run of `twinsite reconcile` leaves one"
+            f"{where} is not a plan this program knows", hint="run `twinsite reconcile`: it leaves one"
         )
     try:
         return Plan(
@@ -219,7 +219,7 @@ def plan_of_document(document: Any, where: str) -> Plan:
             partitions=[_partition_of(one) for one in document["partitions"]],
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"{where} is no plan: {error!r}", hint="run `twinsite reconcile` again") from error
+        raise UsageError(f"{where} is not a plan: {error!r}", hint="reconcile again") from error
 
 
 def _partition_of(document: Mapping[str, Any]) -> PartitionPlan:

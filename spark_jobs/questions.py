@@ -1,7 +1,7 @@
 """What a comparison asks of a site.
 
-A question names partitions as at the source, so both sites are asked alike; only a site knows what it calls
-them. Pure.
+A question names partitions as at the source, so both sites are asked alike; a site translates the names.
+Pure.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from spark_jobs.stretches import RANGE_PLACES
 from spark_jobs.window import ALL, Range
 
 LONG_PLACES = 16 * RANGE_PLACES
-"""Ranges that are as long as this on average are read in large pieces."""
+"""Ranges that are at least this long on average are read with large fetches."""
 Ranges = Mapping[TopicPartition, Sequence[Range]]
 Lines = Mapping[TopicPartition, Sequence[Line]]
 
 
 def offsets_of(ranges: Ranges) -> int:
-    """How many there are in all, but for ranges without an end."""
+    """How many offsets there are in all; ranges without an end do not count."""
     return sum(one.offsets for some in ranges.values() for one in some if one.end < ALL.end)
 
 
@@ -32,13 +32,13 @@ class What(StrEnum):
     """What the answer is made of."""
 
     DIGESTS = "digests"
-    """Of ranges of places; :func:`spark_jobs.digest.digests`."""
+    """Digests of ranges of places; :func:`spark_jobs.digest.digests`."""
     CONTENTS = "contents"
-    """A sample of records, by what they hold; :func:`spark_jobs.digest.contents`."""
+    """Hashes of the contents of a sample of records; :func:`spark_jobs.digest.contents`."""
     RECORDS = "records"
-    """Every record, by its hashes; :func:`spark_jobs.digest.record_hashes`."""
+    """Hashes of every record; :func:`spark_jobs.digest.record_hashes`."""
     BUCKETS = "buckets"
-    """Of the latest records of keys, in buckets; :func:`spark_jobs.buckets.digests_of_keys`."""
+    """Digests of the latest records of keys, by bucket; :func:`spark_jobs.buckets.digests_of_keys`."""
     KEYS = "keys"
     """The latest record of every key, or of those in some buckets; :func:`spark_jobs.digest.latest`."""
     KEYS_WRITTEN = "keys_written"
@@ -49,8 +49,8 @@ class Buckets(NamedTuple):
     """Some of the buckets in which the keys of a partition are.
 
     Attributes:
-        total: How many there are in all.
-        ranges: The numbers of those that are meant.
+        total: How many buckets there are in all.
+        ranges: The numbers of the chosen ones.
     """
 
     total: int
@@ -62,13 +62,13 @@ class Question:
     """Something to find out about records of a site.
 
     Attributes:
-        name: A site is asked one thing of a name in a comparison.
-        ranges: Offsets of the site, partition by partition; one that ends where ``ALL`` does has no end.
-        hashing: The same at both sites, or nothing they answer fits.
+        name: Unique among the questions of a comparison to one site.
+        ranges: Offsets of the site, by partition; a range that ends where ``ALL`` does has no end.
+        hashing: The same at both sites, or their answers cannot be compared.
         lines: How offsets become places, where they are not the same.
-        width: Of DIGESTS: how many places one digest is of.
-        one_in: Of CONTENTS: one of so many is enough, the same ones at both sites.
-        buckets: Of KEYS and KEYS_WRITTEN: no others than those in these.
+        width: For DIGESTS: how many places one digest covers.
+        one_in: For CONTENTS: one record in this many is enough, the same ones at both sites.
+        buckets: For KEYS and KEYS_WRITTEN: only keys in these.
     """
 
     name: str

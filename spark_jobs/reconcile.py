@@ -1,8 +1,8 @@
 """One comparison of both sites, from what is to be compared to the files of its result.
 
 Each run has a folder of its own: ``summary.json``, ``report.html``, ``differences`` (Parquet, one row a
-difference), and ``plan.json`` for a repair. While it runs, ``answers`` holds what both sites
-were reduced to. A run that failed has a page and a summary too, and they say so.
+difference), and ``plan.json`` for a repair. While it runs, ``answers`` holds what both sites answered. A run
+that failed leaves a page and a summary too, which say so.
 """
 
 from __future__ import annotations
@@ -35,19 +35,23 @@ REPORT = "report.html"
 
 Say = Callable[[str], None]
 ATTEMPTS = 3
-"""Comparisons of logs that lose their start while they are read."""
+"""How often a comparison is tried while logs lose their start as they are read."""
 
 
 def compare_as_it_stands(
     ask: Callable[[Mapping[TopicPartition, int]], Scope], sites: Callable[[Scope], Sites]
 ) -> tuple[Scope, list[Compared]]:
-    """Compare what both sites hold, and once more where retention took something away meanwhile.
+    """Compare what both sites hold, and again where retention deleted something while it was read.
 
-    What retention will have taken before the next comparison gets there is left out of that.
+    Each further attempt leaves out what retention may delete before it is read. There are at most
+    :data:`ATTEMPTS` in all.
 
     Args:
-        ask: Finds out what can be compared now, of some logs only from a source offset on.
-        sites: Whom to ask about it.
+        ask: Finds out what can be compared now; of the logs it is given, only from a source offset on.
+        sites: The sites to ask about a scope.
+
+    Returns:
+        What was compared, and the result for each log.
 
     Raises:
         SparkFailedError: As :func:`compare`.
@@ -61,16 +65,16 @@ def compare_as_it_stands(
             lost = leaving(scope, _asked_again(ask, failed))
             if not lost:
                 raise
-            asked.say("a log lost its start while it was read: comparing again, without what goes next")
+            asked.say("a log lost its start while it was read: comparing again, from a later start")
             scope = ask(lost)
     return scope, compare(sites(scope), scope)
 
 
 def _asked_again(ask: Callable[[Mapping[TopicPartition, int]], Scope], failed: SparkFailedError) -> Scope:
-    """What can be compared now that it could not be read.
+    """What can be compared now, after reading has failed.
 
     Raises:
-        SparkFailedError: That, where nobody can tell: all topics are gone, perhaps.
+        SparkFailedError: ``failed`` itself, where that cannot be found out: all topics may be gone.
     """
     try:
         return ask({})
@@ -83,7 +87,7 @@ def compare(sites: Sites, scope: Scope) -> list[Compared]:
 
     Raises:
         SparkFailedError: It could not be found out; says why.
-        UnansweredError: A site that is not seen from here has to answer first; all that can be asked of it
+        UnansweredError: A site that cannot be reached from here has to answer first; all that it can be asked
             now has been asked.
     """
     found: list[Compared] = []
@@ -111,7 +115,7 @@ def _compacted(sites: Sites, scope: Scope) -> list[Compared]:
 
 
 def _unheard(_share: float) -> None:
-    """Nobody wants to know."""
+    """Ignore the progress."""
 
 
 def kafka_sites(
@@ -124,14 +128,14 @@ def kafka_sites(
     tell: Tell = _unheard,
     bytes_per_second: float | None = None,
 ) -> Sites:
-    """Both sites, where both are seen from here.
+    """Both sites, where both can be reached from here.
 
     Args:
         records: Of the source and of the target.
         folder: Where answers are kept while the comparison runs.
-        say: Told what is done now, a few words a step.
-        tell: Told how far the step is.
-        bytes_per_second: Read from each, at most, on average.
+        say: Called with what is done now, a few words a step.
+        tell: Called with the share of the step that is done.
+        bytes_per_second: The most that is read from each, on average; None: as fast as possible.
     """
     source, target = records
     there = names_at_target(scope.logs)
@@ -150,7 +154,7 @@ def write(spark: SparkSession, folder: Path, result: Result, *, keep_answers: bo
     """Leave the result in the folder of its run; the summary last.
 
     Args:
-        keep_answers: They were carried here, and are not ours to remove.
+        keep_answers: Do not delete the answers: they were carried here.
 
     Raises:
         SparkFailedError: The differences could not be written.
@@ -171,11 +175,11 @@ def note_elsewhere(place: Path, folder: Path, result: Result) -> None:
     """Note a result among the runs of another folder than its own.
 
     Args:
-        place: The folder it has there; nothing but the summary is left in it.
+        place: The folder of the run there; it gets the summary only.
         folder: Where the result lies.
     """
     place.mkdir(parents=True, exist_ok=True)
-    (place / REPORT).unlink(missing_ok=True)  # of an attempt that failed
+    (place / REPORT).unlink(missing_ok=True)  # left by an attempt that failed
     _write_json(place / SUMMARY, summary(result) | {"folder": str(folder.absolute())})
 
 
@@ -183,23 +187,23 @@ def note_begun(place: Path, folder: Path, document: dict[str, Any]) -> None:
     """Note among the runs of a folder that one has begun.
 
     Args:
-        place: The folder it has there.
+        place: The folder of the run there.
         folder: Where its result will lie.
     """
     place.mkdir(parents=True, exist_ok=True)
-    (place / REPORT).unlink(missing_ok=True)  # of an attempt that failed
+    (place / REPORT).unlink(missing_ok=True)  # left by an attempt that failed
     _write_json(place / SUMMARY, document | {"folder": str(folder.absolute())})
 
 
 def write_failure(folder: Path, document: dict[str, Any]) -> None:
-    """Leave word of a run that was not completed; the summary last."""
+    """Leave the page and the summary of a run that was not completed; the summary last."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / REPORT).write_text(failure_page(document), encoding="utf-8")
     _write_json(folder / SUMMARY, document)
 
 
 def _write_json(path: Path, document: dict[str, Any]) -> None:
-    """All of it or nothing."""
+    """Write a document whole or not at all."""
     beside = path.with_name(f".{path.name}")
     beside.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     beside.replace(path)

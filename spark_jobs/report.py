@@ -1,7 +1,7 @@
-"""The result of a run as one page: what differs and where along the log, what was compared and what not.
+"""The result of a run as one page: what differs and where along the log, what was compared and what was not.
 
-What an operator needs first comes first: the verdict, what is not known, what differs, then topic by topic
-where. Nothing is fetched from elsewhere and no script runs. Pure.
+What an operator needs first comes first: the verdict, what is not known, what differs, then where it differs,
+topic by topic. The page loads nothing from elsewhere and runs no script. Pure.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from spark_jobs.report_topics import differences, differing_topics
 from spark_jobs.result import Outcome, Result, said_of_ends
 
 SAME_OPEN = 20
-"""Topics that are the same and are seen at once; more are folded."""
+"""Topics that are the same are listed openly up to this number; more are folded."""
 
 DIGESTS = {
     Algorithm.XXHASH64: "xxHash64, 128 bits: finds damage",
-    Algorithm.SHA256: "SHA-256, 256 bits: finds what was made to look the same, too",
+    Algorithm.SHA256: "SHA-256, 256 bits: also finds what was made to look the same",
 }
 MEANINGS = {
     Kind.MISSING: (
@@ -48,14 +48,14 @@ MEANINGS = {
         "the target has it, the source does not",
         "somebody else writes to the target, or the source lost its end; or the topic was compacted once",
     ),
-    Kind.CHANGED: ("both have it, and something of it is another", "a disk, or somebody's repair"),
+    Kind.CHANGED: ("both have it, and some part of it differs", "a disk, or somebody's repair"),
     Kind.DUPLICATED: ("the target has it once more than the source", "a producer without idempotence"),
     Kind.REORDERED: (
         "both have it, between other records",
-        "several requests on their way without idempotence",
+        "several requests in flight without idempotence",
     ),
     Kind.SHIFTED: (
-        "a row of records stands elsewhere by the same distance",
+        "a run of records is displaced by the same distance",
         "something before it is missing or extra",
     ),
     Kind.STALE: ("the key's value at the target is an older one", "the update is missing"),
@@ -68,14 +68,14 @@ MEANINGS = {
         "the tombstone is missing",
     ),
 }
-"""What a kind means, and where it mostly comes from."""
+"""What a kind means, and its usual cause."""
 
 
 def page(result: Result, folder: str) -> str:
     """The page of a run that was completed.
 
     Args:
-        folder: Where it lies, as a command would be told.
+        folder: The folder of the run, as an argument of a command.
     """
     return framed(f"{result.flow}: {result.outcome.value}", _parts(result, folder))
 
@@ -86,13 +86,13 @@ def failure_page(document: Mapping[str, Any]) -> str:
         (text(words), text(str(document[name])))
         for name, words in (("flow", "flow"), ("started_at", "began"), ("wanted", "asked for"))
     ]
-    said = "Nothing is said about the copy: it may be the original, and it may not."
+    said = "This says nothing about the copy: it may or may not be the original."
     return framed(
         f"{document['flow']}: {document['outcome']}",
         (
             _header(document["flow"], document["run"]),
             banner("bad", "The comparison was not completed", document["error"], document["hint"], said),
-            "<h2>What was wanted</h2>" + table((), rows, words={1}),
+            "<h2>What was asked for</h2>" + table((), rows, words={1}),
         ),
     )
 
@@ -134,7 +134,7 @@ def _header(flow: str, words: str) -> str:
 
 
 def _verdict(result: Result, differing: int, topics: int) -> str:
-    rest = "Of what was not compared nothing is said." if result.left_out else ""
+    rest = "This says nothing about what was not compared." if result.left_out else ""
     match result.outcome:
         case Outcome.MATCH if result.extent.is_all:
             words = "Every record that was compared is the same."
@@ -149,20 +149,20 @@ def _verdict(result: Result, differing: int, topics: int) -> str:
         case _ if result.has_compared:
             return banner("warn", "Not everything was compared", "What was compared is the same.", rest)
         case _:
-            return banner("warn", "Nothing was compared", "Nothing is said about the copy.", rest)
+            return banner("warn", "Nothing was compared", "This says nothing about the copy.", rest)
 
 
 def _named(result: Result) -> str:
     if not result.unnamed:
-        return "Each is named in the Parquet files beside this page."
-    return f"All but {number(result.unnamed)} are named in the Parquet files beside this page."
+        return "Each is named in the Parquet files next to this page."
+    return f"All but {number(result.unnamed)} are named in the Parquet files next to this page."
 
 
 def _next_step(result: Result, folder: str) -> Iterator[str]:
-    """What shows what can be done; a run over files leaves no plan for that."""
+    """The command that shows what can be repaired. A run over files leaves no plan, so it has none."""
     if result.outcome is Outcome.MISMATCH and not result.files:
         yield (
-            '<div class="card next"><p>What can be put right is shown by this; it writes nothing yet:</p>'
+            '<div class="card next"><p>This shows what can be repaired, and writes nothing yet:</p>'
             f'<code class="command">twinsite repair --config flow.yaml {text(quote(folder))}</code></div>'
         )
 
@@ -177,7 +177,7 @@ def _figures(result: Result) -> str:
     read = sum(cost.read_bytes for cost in result.costs)
     rate = f"{size(read / max(result.seconds, 0.1))} a second"
     if result.answer_seconds is not None:
-        rate = "beside the time in which the sites have answered: see below"
+        rate = "without the time that the sites took to answer: see below"
     return (
         '<div class="figures">'
         + figure(number(differences(compared)), "differences")
@@ -213,9 +213,9 @@ def _kinds(result: Result) -> Iterator[str]:
         for kind, count in result.kinds.items()
     ]
     if result.unnamed:
-        words = "places or keys that differ and were too many to look at"
+        words = "places or keys that differ, too many to be read one by one"
         rows.append(("not named", number(result.unnamed), words, ""))
-    headings = ("kind", "how many", "means", "mostly because")
+    headings = ("kind", "how many", "means", "usual cause")
     yield "<h2>What differs</h2>" + table(headings, rows, words={2, 3}, right={1})
 
 
@@ -275,12 +275,12 @@ def _costs(result: Result) -> Iterator[tuple[str, str]]:
         here, there = result.answer_seconds
         yield "answering took", f"{duration(here)} at the source, {duration(there)} at the target, all steps"
     answers = f"{size(source.answer_bytes)} of the source, {size(target.answer_bytes)} of the target"
-    yield "answers", f"{answers}: of a site that answers by itself nothing else crosses the link"
+    yield "answers", f"{answers}: nothing else of a site that answers for itself crosses the link"
 
 
 def _superseded(compared: Sequence[Compared]) -> str:
     here, there = (sum(one.superseded[side] for one in compared) for side in (0, 1))
-    return f"{counted(here, 'record')} of the source, {number(there)} of the target, of keys with later ones"
+    return f"{counted(here, 'record')} of the source, {number(there)} of the target, with a later one"
 
 
 def _accepted(one: Compared) -> int:

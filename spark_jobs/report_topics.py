@@ -1,4 +1,4 @@
-"""The topics of a page that differ, each with a picture of its partitions and some differences. Pure."""
+"""The part of a page about topics that differ: pictures of their partitions, and some differences. Pure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from spark_jobs.sampling import Sample, blocks
 from spark_jobs.window import Range
 
 TOPICS_WHOLE = 60
-"""Topics that are told of at length, those with the most differences first; the others have their picture."""
+"""Topics that are shown in full, those with the most differences first; the others only have pictures."""
 STRIPS_BRIEF = 4
-"""Partitions that are drawn of those others."""
+"""Differing partitions that are drawn of each of those others."""
 OVERVIEW_OPEN = 20
-"""Topics whose names are seen at once; more are folded."""
+"""Topics are listed openly up to this number; more are folded."""
 STRIPS_MAX = 64
-"""Partitions of a topic that are drawn."""
+"""Differing partitions of a topic that are drawn."""
 SAME_STRIPS_MAX = 16
-"""Partitions that are the same are drawn too where a topic has no more than so many."""
+"""Partitions that are the same are drawn too where the topic has no more partitions than this."""
 DENSE = 12
-"""More partitions than so many are drawn lower."""
+"""Where more partitions than this are drawn, each is drawn lower."""
 EXAMPLES_MAX = 50
-"""Differences of a topic that are listed, as many of each kind as there is room for."""
+"""Differences of a topic that are listed; each kind gets an equal share, as far as it needs it."""
 
 Topics = Mapping[str, Sequence[Compared]]
 
@@ -38,11 +38,11 @@ def differences(compared: Iterable[Compared]) -> int:
 
 
 def differing_topics(topics: Topics, sample: Sample | None) -> Iterator[str]:
-    """What is told of topics that differ, those with the most differences first.
+    """The markup of topics that differ, those with the most differences first.
 
     Args:
         topics: All their partitions.
-        sample: What of the partitions that are the same was compared; None where all of it was.
+        sample: What was compared of partitions that are the same; None: all of them.
     """
     if not topics:
         return
@@ -55,7 +55,7 @@ def differing_topics(topics: Topics, sample: Sample | None) -> Iterator[str]:
 
 
 def _overview(topics: Topics, names: Sequence[str]) -> Iterator[str]:
-    """All of them in one table; one alone is seen anyhow."""
+    """All of them in one table; a single topic needs none."""
     if len(names) == 1:
         return
     rows = [
@@ -75,7 +75,7 @@ def _anchor(at: int) -> str:
 
 
 def _legend(compared: Iterable[Compared]) -> str:
-    """The colors of a log's parts, those that there are."""
+    """The colors of the parts of logs that occur, and what they mean."""
     some = list(compared)
     windows = [one.log.window for one in some]
     there = {
@@ -168,7 +168,7 @@ def _strip(one: Compared, sample: Sample | None) -> str:
 
 
 def _sampled(one: Compared, sample: Sample | None) -> list[Range] | None:
-    """What of a partition was compared: of what is the same the sample, of all others everything."""
+    """What was compared of a partition that is the same within a sample; None where everything was."""
     if sample is None or one.log.is_compacted or not one.is_match:
         return None
     return [one.log.source_offsets(block) for block in blocks(one.log, sample)]
@@ -208,12 +208,12 @@ def _examples(differing: Sequence[Compared]) -> str:
     listed = table(headings, rows, words={4}, right={0, 2, 3})
     if len(rows) == len(findings):
         return listed
-    words = f"{len(rows)} of {number(len(findings))}, of each kind the first; the Parquet files name all"
+    words = f"{len(rows)} of {number(len(findings))}, the first of each kind; the Parquet files name all"
     return f'{listed}<p class="dim">{words}</p>'
 
 
 def _some_of_each_kind(findings: Sequence[tuple[Compared, Finding]]) -> list[tuple[Compared, Finding]]:
-    """In the order of the log; a rare kind is not crowded out by the others."""
+    """Examples in the order of the log; a rare kind is not crowded out by the others."""
     by_kind: defaultdict[Kind, list[tuple[Compared, Finding]]] = defaultdict(list)
     for one in sorted(findings, key=_place):
         by_kind[one[1].difference.kind].append(one)

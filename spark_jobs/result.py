@@ -1,4 +1,4 @@
-"""The result of a comparison, and its documents: summary, one row a difference.
+"""The result of a comparison, and its documents: the summary, and one row for each difference.
 
 A result is a match only where everything that was asked for was compared. Pure.
 """
@@ -27,13 +27,14 @@ SITES = ("source", "target")
 EXAMPLES = 100
 """Differences that the summary names; the Parquet files name all."""
 CONTRADICTION = (
-    "its digests differ, and its records, read again, do not: a site does not always answer the same; "
-    "compare again, and look after the brokers that hold it"
+    "its digests differ, but its records, read again, do not: a site does not always return the same; "
+    "compare again, and check the brokers that hold it"
 )
 UNMAPPED = (
-    "its digests differ, and its records, read again, do not: the source has records right before where the "
-    "copy goes on, where it has none by the flow's offset map, and they are named once more is copied; or a "
-    "site does not always answer the same; compare again, and look after the brokers that hold it"
+    "its digests differ, but its records, read again, do not: either the source has records right before "
+    "the point where the copy continues, and has none there by the flow's offset map: they are named once "
+    "more is copied; or a site does not always return the same; compare again, and check the brokers that "
+    "hold it"
 )
 
 DIFFERENCE_SCHEMA = (
@@ -47,14 +48,14 @@ Files = Mapping[str, Sequence[str]]
 
 
 class Outcome(StrEnum):
-    """What a run says."""
+    """What a run has concluded."""
 
     MATCH = "match"
     MISMATCH = "mismatch"
     INCOMPLETE = "incomplete"
-    """Nothing differs in what was compared, and not everything could be."""
+    """Nothing differs in what was compared, and not everything could be compared."""
     FAILED = "failed"
-    """The comparison was not completed: nothing is said."""
+    """The comparison was not completed: nothing is concluded."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -64,7 +65,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NotCompared:
-    """A partition, or with None a whole topic, of which nothing can be said, and why."""
+    """A partition (None: a whole topic) about which nothing can be said, and why."""
 
     topic: str
     partition: int | None
@@ -76,8 +77,8 @@ class Cost:
     """What a comparison has cost a site.
 
     Attributes:
-        read_bytes: Keys and values that were read, once for each time.
-        answer_bytes: What it was reduced to, as Parquet.
+        read_bytes: Keys and values that were read, counted each time.
+        answer_bytes: Size of the answers, as Parquet.
     """
 
     read_bytes: int = 0
@@ -93,10 +94,10 @@ class Result:
 
     Attributes:
         started_at_ms: When it began; its windows end there.
-        extent: What was asked for; of what a sample left out nothing is said, unless it differs.
-        algorithm: With what records were hashed.
-        mirror: Where the mirror answers that was asked how far it is; None: none was.
-        files: Sites of which log directories were read, and which: nothing is said of those clusters.
+        extent: What was asked for. Nothing is said about what a sample left out, unless the sample differs.
+        algorithm: How records were hashed.
+        mirror: Address of the mirror that was asked how far it has copied; None: none was asked.
+        files: Sites of which log directories were read, and which: nothing is said about those clusters.
         costs: Of the source and of the target.
         answer_seconds: How long the source and the target took to answer in jobs of their own; None: they
             were asked in this one.
@@ -126,7 +127,7 @@ class Result:
 
     @property
     def left_out(self) -> Sequence[NotCompared]:
-        """All of which nothing can be said: what could not be compared, and that of which nothing was."""
+        """All about which nothing can be said: what could not be compared, and logs of which nothing was."""
         return [*self.not_compared, *_nothing_known(self.compared, self.extent.sample)]
 
     @property
@@ -141,22 +142,23 @@ class Result:
 
     @property
     def unnamed(self) -> int:
-        """Places or keys that differ and were not looked at, being too many."""
+        """Places or keys that differ and were too many to be looked at."""
         return sum(one.unnamed for one in self.compared)
 
 
 def said_of_ends(result: Result) -> str:
-    """By whose word it is known how far the copy had come."""
+    """How it is known how far the copy had come, in words."""
     if result.mirror is None:
         return "no mirror was asked: what the target has lost at its end counts as not copied yet"
     known = sum(one.log.acknowledged is not None for one in result.compared)
-    return f"the mirror at {result.mirror} knows it of {known} of {len(result.compared)} partitions"
+    return f"known from the mirror at {result.mirror} for {known} of {len(result.compared)} partitions"
 
 
 def _nothing_known(compared: Sequence[Compared], sample: Sample | None) -> Iterator[NotCompared]:
-    """Logs of which nothing was compared though there is something, and why.
+    """Logs about which nothing is known though they hold something, and why.
 
-    Of a topic some partitions may lie outside of what was asked for, or wait for their turn.
+    Partitions of a topic that lie outside of what was asked for, or have no block in this turn of a sample,
+    do not count while others are compared.
     """
     touched = {one.log.name.topic for one in compared if one.log.window.source.offsets}
     for one in compared:
@@ -188,7 +190,7 @@ def _kinds(findings: Iterable[Finding]) -> Mapping[Kind, int]:
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """The summary as a document for machines."""
+    """The summary as a JSON document."""
     return {
         "schema": SCHEMA,
         "run": result.run,
@@ -339,7 +341,7 @@ def rows(result: Result) -> Iterator[tuple[Any, ...]]:
 
 
 def key_text(key: bytes | None) -> str | None:
-    r"""A key for people: text where it is some, else with ``\x``; None stays None."""
+    r"""A key for people: text where it is UTF-8, else with ``\x`` escapes; None stays None."""
     if key is None:
         return None
     try:
@@ -350,5 +352,5 @@ def key_text(key: bytes | None) -> str | None:
 
 
 def time_text(at_ms: int) -> str:
-    """A moment for people and programs."""
+    """A moment for people and programs: ISO 8601 in UTC, to the second."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")

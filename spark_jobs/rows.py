@@ -1,4 +1,4 @@
-"""Rows of hashes as values of Python: a few signed words of 64 bits in Spark, and one number here."""
+"""Rows of hashes as Python values: a hash is a few signed 64-bit words in Spark, and one number here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_jobs.naming import Side
 HASHES = ("key", "value", "headers", "header_set")
 CONTENT = HASHES[:3]
 Contents = Mapping[TopicPartition, Mapping[Content, int]]
-"""What records hold, and the first offset at which one does."""
+"""What records hold, with the first offset of a record that does."""
 _MASK = (1 << 64) - 1
 
 
@@ -38,7 +38,7 @@ def sides(hashes: DataFrame) -> dict[TopicPartition, Side]:
 
 
 def seen_of(hashes: DataFrame, wanted: Mapping[TopicPartition, Collection[Content]]) -> Contents:
-    """Which of these contents are among the records, and where first; no more of them comes to the driver.
+    """Which of these contents are among the records, and where first; nothing else reaches the driver.
 
     Args:
         hashes: As :func:`sides` takes them.
@@ -63,7 +63,7 @@ def seen_of(hashes: DataFrame, wanted: Mapping[TopicPartition, Collection[Conten
 
 
 def _words(whole: int, count: int) -> list[int]:
-    """A number as so many signed words."""
+    """A number as ``count`` signed words."""
     return [_signed(whole >> shift & _MASK) for shift in range(64 * (count - 1), -1, -64)]
 
 
@@ -77,7 +77,7 @@ def _record(row: Any, columns: Mapping[str, Sequence[str]]) -> Record:
 
 
 def _whole(words: Iterable[int]) -> int:
-    """One number of signed words."""
+    """Signed words as one number."""
     whole = 0
     for word in words:
         whole = whole << 64 | (word & _MASK)

@@ -1,9 +1,9 @@
-"""Compare one part in so many of every log, another one each time.
+"""Compare one part in ``one_in`` of every log, another part in each run.
 
-Logs are cut into blocks of places. A run compares every ``one_in``-th of them; the next one those beside,
-until after ``one_in`` runs, a round, all have been compared. The size of a block is that of the round: it
-depends on the longest log, in powers of two, when a round begins, and stays what it is while logs grow. Where
-logs are so short that a turn would be nobody's, it is left out. Pure.
+Logs are cut into blocks of places. A run compares every ``one_in``-th block, and the next run the blocks
+after those. A round of ``one_in`` runs compares all blocks. When a round begins, the longest log decides the
+size of a block, in powers of two; the size stays the same for the round, while logs grow. A turn in which no
+log has a block, because logs are short, is skipped. Pure.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from spark_jobs.stretches import RANGE_PLACES
 from spark_jobs.window import Range
 
 BLOCKS = 16
-"""About so many blocks of the longest log are compared in one run; each is a read of its own."""
+"""Blocks of the longest log that a run compares, about; each is a read of its own."""
 GROWTH_MAX = 16
-"""A log that has become so many times as long in a round begins another one."""
+"""A new round begins once the longest log is this many times as long as its blocks were chosen for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Which blocks are compared: the ``turn``-th of ``one_in``, the first one being 0."""
+    """Which blocks are compared: those of turn ``turn``, counted from 0, of ``one_in``."""
 
     one_in: int
     turn: int
@@ -38,7 +38,7 @@ class Sample:
 
 
 def parse_fraction(text: str) -> int:
-    """How many parts ``1/64`` speaks of.
+    """The denominator of a fraction such as ``1/64``.
 
     Raises:
         UsageError: It is no such fraction.
@@ -50,7 +50,7 @@ def parse_fraction(text: str) -> int:
 
 
 def next_sample(one_in: int, known: Iterable[Run], flow: str) -> Sample:
-    """The turn after the last one that was completed, with its blocks."""
+    """The turn after the last completed one of the flow, with the same blocks; else the first turn."""
     done = [
         sample
         for run in known
@@ -65,13 +65,14 @@ def next_sample(one_in: int, known: Iterable[Run], flow: str) -> Sample:
 
 
 def fitting(sample: Sample, logs: Collection[Log], *, may_skip: bool) -> Sample:
-    """The sample with blocks that fit the logs where a round begins; within one they stay as they are.
+    """The sample to compare. At the start of a round its blocks are chosen to fit the logs; within a round
+    they stay the same.
 
-    Where the longest log has outgrown them by far, or all turns that are left hold nothing, another round
-    begins.
+    A new round begins early where the longest log has far outgrown the blocks, or where no turn that is left
+    compares anything.
 
     Args:
-        may_skip: All that the flow has is among the logs: only then a turn that holds nothing is nobody's.
+        may_skip: The logs are all that the flow has. Only then may turns that compare nothing be skipped.
     """
     longest = max((log.target_known.offsets for log in logs), default=0)
     in_a_run = sample.one_in * BLOCKS
@@ -88,18 +89,18 @@ def fitting(sample: Sample, logs: Collection[Log], *, may_skip: bool) -> Sample:
 
 
 def _with_something(sample: Sample, logs: Collection[Log]) -> Sample | None:
-    """The first turn of the round, from this one on, in which something is compared."""
+    """The first turn of the round, from this one on, that compares something; None if none does."""
     turns = (replace(sample, turn=turn) for turn in range(sample.turn, sample.one_in))
     return next((one for one in turns if any(holds_some(log, one) for log in logs)), None)
 
 
 def holds_some(log: Log, sample: Sample) -> bool:
-    """Whether anything of an append-only log is compared."""
+    """Whether a sample compares anything of an append-only log."""
     return any(log.source_offsets(block).offsets for block in blocks(log, sample))
 
 
 def blocks(log: Log, sample: Sample) -> list[Range]:
-    """The places of a log that a run compares; none where the turn is another log's.
+    """The places of a log that a run compares; none where the log has no block in this turn.
 
     Logs begin at different turns, so that small ones are not all compared in the same run.
     """

@@ -1,6 +1,6 @@
-"""The Spark session of a job: what it needs, checked before anything runs.
+"""The Spark session of a job: what it needs is checked before anything runs.
 
-Spark comes with PySpark. Its Kafka source does not: four jars, of the same version, in a folder.
+Spark comes with PySpark. Its Kafka source does not: that is four jars, for the same version, in a folder.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ JARS_VARIABLE = "TWINSITE_SPARK_JARS"
 SETTINGS = {
     "spark.app.name": "twinsite",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",  # steps are shown by whoever starts them
+    "spark.ui.showConsoleProgress": "false",  # our commands show the steps
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
-    # Kafka consumers and what they fetched are kept for five minutes otherwise, until the heap is full.
+    # By default Kafka consumers and what they fetched are kept for five minutes, until the heap is full.
     "spark.kafka.consumer.cache.timeout": "5s",
     "spark.kafka.consumer.cache.evictorThreadRunInterval": "2s",
     "spark.kafka.consumer.fetchedData.cache.timeout": "5s",
@@ -49,21 +49,21 @@ LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.
 class SparkFailedError(TwinsiteError):
     """Spark could not do what it was asked for; nothing was concluded."""
 
-    hint = "the comparison was not completed: mend what is named and run it again"
+    hint = "the comparison was not completed: fix what is named and run it again"
 
 
 def jars(folder: Path | None) -> list[Path]:
     """The jars of Spark's Kafka source.
 
     Args:
-        folder: Where they are; None takes what ``TWINSITE_SPARK_JARS`` names, or Spark's own folder.
+        folder: Where they are; None: the folder that ``TWINSITE_SPARK_JARS`` names, else PySpark's own.
 
     Raises:
-        UsageError: PySpark is of another version, or some jars are not there.
+        UsageError: PySpark has another version, or some jars are missing.
     """
     if pyspark.__version__ != VERSION:
         raise UsageError(
-            f"PySpark {pyspark.__version__} is installed, the jars of its Kafka source are for {VERSION}",
+            f"PySpark {pyspark.__version__} is installed, but the jars of its Kafka source are for {VERSION}",
             hint=f"install pyspark=={VERSION}: other versions lack classes these jars need",
         )
     named = os.environ.get(JARS_VARIABLE)
@@ -72,7 +72,7 @@ def jars(folder: Path | None) -> list[Path]:
     if missing:
         raise UsageError(
             f"not in {place}: {', '.join(missing)}",
-            hint="scripts/bootstrap downloads them; else name their folder: "
+            hint="run scripts/bootstrap, which downloads them, or name their folder: "
             f"--spark-jars DIRECTORY, or {JARS_VARIABLE}",
         )
     return [place / name for name in JARS]
@@ -84,15 +84,15 @@ def session(
 ) -> Iterator[SparkSession]:
     """A session that ends with the block.
 
-    One that is there already is used, and is left as it is. What ``spark-submit`` was told goes before ours.
+    An active session is used, and left as it is. Settings of ``spark-submit`` override ours.
 
     Args:
-        master: Where it runs; ``local[*]`` when nobody says.
-        settings: Over all others.
+        master: Where it runs; ``local[*]`` by default.
+        settings: They override all others.
 
     Raises:
-        UsageError: Java or the jars of the Kafka source are missing, or of another version; or what
-            ``spark-submit`` decides was said to us.
+        UsageError: Java or the jars of the Kafka source are missing, PySpark has another version, or an
+            argument was given that is up to ``spark-submit``.
         SparkFailedError: Spark does not start.
     """
     active = SparkSession.getActiveSession()
@@ -119,27 +119,34 @@ def session(
 
 
 def _is_submitted() -> bool:
-    """Whether ``spark-submit`` started us: master and jars are its business."""
+    """Whether ``spark-submit`` started us: then master, jars and settings are up to it."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def _submitted(*, said: bool) -> Mapping[str, str]:
-    """What ``spark-submit`` was told; it goes before ours.
+    """The settings of ``spark-submit``, which override ours.
 
     Args:
-        said: We were told, too.
+        said: Whether we were given a master, jars or settings, too.
+
+    Raises:
+        UsageError: We were.
     """
     if said:
         raise UsageError(
-            "spark-submit says where Spark runs, and with which jars and settings",
-            hint="give --master, --jars and --conf to spark-submit, before main.py, not behind it",
+            "spark-submit decides where Spark runs, and with which jars and settings",
+            hint="give --master, --jars and --conf to spark-submit, before main.py, not after it",
         )
-    SparkContext._ensure_initialized()  # settings are in the Java machine that is there already
+    SparkContext._ensure_initialized()  # settings are in the JVM, which runs already
     return dict(SparkConf().getAll())
 
 
 def _started_here(master: str | None, jars_folder: Path | None) -> Mapping[str, str]:
-    """What a Spark needs to know that nobody but us starts."""
+    """The settings of a Spark that we start ourselves.
+
+    Raises:
+        UsageError: Java or the jars are missing, or PySpark has another version.
+    """
     _check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # not whatever Python is in the path
     place = master or "local[*]"
@@ -152,6 +159,6 @@ def _check_java() -> None:
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and Path(home, "bin", "java").is_file()):
         raise UsageError(
-            "Spark needs Java 17 or newer, and there is no java in the path",
-            hint="apt-get install openjdk-17-jre-headless, or set JAVA_HOME",
+            "Spark needs Java 17 or newer, and no java is in the path",
+            hint="run apt-get install openjdk-17-jre-headless, or set JAVA_HOME",
         )

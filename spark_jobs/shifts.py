@@ -1,8 +1,8 @@
-"""By how much the records of the target stand apart from where they should, along a log.
+"""By how much the records of the target are shifted from where they should be, along a log.
 
-One record lost in the middle moves all that follow, and every range behind it differs. What a sample of both
-sides has in common says by how much, and where that changes; with that known, the target is digested once
-more as if nothing had moved, and only what really differs is left.
+One record lost in the middle moves all that follow, and every range after it differs. The records that
+samples of both sides have in common show by how much, and where that changes. Then the target is digested
+again with the shift undone, and only what really differs is left.
 
 A *piece* is a range of target offsets with one shift; the pieces of a log cover it. Pure.
 """
@@ -17,15 +17,15 @@ from typing import NamedTuple
 from spark_jobs.window import Range
 
 ANCHORS_MIN = 3
-"""Fewer records in a row with a shift of their own have moved, most likely."""
+"""Fewer consecutive records with a shift of their own have most likely moved."""
 
 
 class Anchors(NamedTuple):
-    """Sampled records in a row that both sides have once, equally far apart.
+    """Consecutive sampled records that both sides have once, all with the same shift.
 
     Attributes:
         first, last: Places at the source.
-        shift: Target offset less place.
+        shift: Target offset minus place.
     """
 
     first: int
@@ -34,14 +34,16 @@ class Anchors(NamedTuple):
     records: int
 
     def within(self, target: Range) -> Anchors:
-        """What of the row stands in a range of target offsets; without records where that is nothing."""
+        """The part of the row in a range of target offsets; ``records`` is 0 where there is none, and else
+        stays that of the whole row.
+        """
         first = max(self.first, target.start - self.shift)
         last = min(self.last, target.end - 1 - self.shift)
         return Anchors(first, last, self.shift, self.records if first <= last else 0)
 
 
 class Piece(NamedTuple):
-    """Target offsets ``[start, end)`` whose records stand too far behind by ``shift``."""
+    """Target offsets ``[start, end)`` that are too high for their records by ``shift``."""
 
     start: int
     end: int
@@ -49,10 +51,10 @@ class Piece(NamedTuple):
 
 
 def pieces(anchors: Iterable[Anchors], target: Range) -> list[Piece]:
-    """How the shift runs along a range of target offsets.
+    """The shifts along a range of target offsets.
 
-    Where it changes between two anchors it is taken to change at the second: what stands between is found
-    different, and read.
+    Where the shift changes between two rows of anchors, it is taken to change at the second: what lies
+    between is found different, and read.
 
     Args:
         anchors: In any order; rows that contradict longer ones are left out.
@@ -70,7 +72,7 @@ def pieces(anchors: Iterable[Anchors], target: Range) -> list[Piece]:
 
 
 def _consistent(anchors: Iterable[Anchors]) -> list[Anchors]:
-    """Those that go forward at both sides; of two that do not, the one with more records."""
+    """The rows that ascend at both sides; of two that do not, the one with more records."""
     kept: list[Anchors] = []
     for row in sorted(anchors, key=lambda row: (-row.records, row)):
         at = bisect_left(kept, row.first, key=attrgetter("first"))
@@ -89,7 +91,7 @@ def _follows(one: Anchors, other: Anchors) -> bool:
 
 
 def target_ranges(pieces: Sequence[Piece], places: Range) -> Iterator[Range]:
-    """The target offsets whose records have to stand at these places."""
+    """The target offsets of the records that should stand at these places."""
     for piece in pieces:
         start, end = max(piece.start, places.start + piece.shift), min(piece.end, places.end + piece.shift)
         if start < end:
@@ -97,24 +99,24 @@ def target_ranges(pieces: Sequence[Piece], places: Range) -> Iterator[Range]:
 
 
 def places_of(pieces: Sequence[Piece]) -> Range:
-    """Between which places the records of all pieces have to stand."""
+    """From the first to the last place at which records of the pieces should stand."""
     return Range(
         min(piece.start - piece.shift for piece in pieces), max(piece.end - piece.shift for piece in pieces)
     )
 
 
 def shift_at(pieces: Sequence[Piece], place: int) -> int:
-    """By how much records are shifted that stand behind a place, if they do not differ there.
+    """The shift of the records from a place on, if they do not differ there.
 
-    Of two pieces whose places overlap the later one has those that are the same: what the first has there
-    is in the way.
+    Where the places of two pieces overlap, the later piece has the records that are the same: what the first
+    has there is extra.
     """
     at = bisect_right(pieces, place, key=lambda piece: piece.start - piece.shift)
     return pieces[max(at - 1, 0)].shift
 
 
 def changes(pieces: Sequence[Piece]) -> list[int]:
-    """The places at which rows of another shift begin; before the log and behind it there is none."""
+    """The places at which the shift changes; before the log and after it there is none."""
     shift, found = 0, []
     for piece in pieces:
         if piece.shift != shift:

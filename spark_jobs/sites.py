@@ -32,37 +32,38 @@ from spark_jobs.watching import Tell, watched
 
 ANSWERS = "answers"
 ANSWERED = "_SUCCESS"
-"""Spark leaves it when an answer is whole."""
+"""A file that Spark writes when an answer is complete."""
 KEPT_SECONDS = 7 * 24 * 3600.0
-"""So long a site keeps the keys of a comparison that nobody goes on with."""
+"""How long a site keeps the keys of an abandoned comparison."""
 
 
 class UnansweredError(TwinsiteError):
-    """A site that is not seen from here has to answer first."""
+    """A site that cannot be reached from here has to answer first."""
 
     exit_code = ExitCode.NOT_THERE
     hint = "carry the folder to that site, run `twinsite reconcile digest` there, and carry it back"
 
 
 class Site(Protocol):
-    """Whoever can answer for a site."""
+    """What answers for a site."""
 
     def ask(self, question: Question) -> DataFrame:
-        """The answer, kept: it may be read several times.
+        """The answer, stored: it may be read several times.
 
         Raises:
-            UnansweredError: It is not there yet.
+            UnansweredError: The site has not answered yet.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Sites:
-    """Whom a comparison asks, and where it runs.
+    """The sites that a comparison asks, and the Spark session it runs in.
 
     Attributes:
-        say: Told what is done now, a few words a step.
+        say: Called with what is done now, a few words a step.
         hashing: How both hash.
-        logs: What it is about; what may differ of them, or is lost, is never asked for.
+        logs: What is compared. Questions leave out differences that were accepted, and at the target what
+            its log has lost at its end.
         again: Offsets of both sites that were asked for to name what differs, by log; it grows.
     """
 
@@ -75,14 +76,14 @@ class Sites:
     again: Counter[TopicPartition] = field(default_factory=Counter)
 
     def ask_closer(self, here: Question, there: Question) -> tuple[DataFrame, DataFrame]:
-        """As :meth:`ask`, about what was read before."""
+        """As :meth:`ask`, about what was read before: it is counted in ``again``."""
         here, there = askable((here, there), self.logs)
         self._count(here)
         self._count(there)
         return self.ask(here, there)
 
     def ask(self, here: Question, there: Question) -> tuple[DataFrame, DataFrame]:
-        """What both say; where one has to be waited for, the other has been asked too.
+        """Both answers. If the source has not answered yet, the target has been asked as well.
 
         Args:
             here, there: What the source and the target are asked.
@@ -101,7 +102,7 @@ class Sites:
         return source, self.target.ask(there)
 
     def ask_source_closer(self, question: Question) -> DataFrame:
-        """What the source says about what was read before, and about what may differ too.
+        """The source's answer about what was read before; accepted differences are not left out.
 
         Raises:
             UnansweredError: It has not answered yet.
@@ -110,7 +111,7 @@ class Sites:
         return self.source.ask(question)
 
     def ask_target_closer(self, question: Question) -> DataFrame:
-        """What the target says about what was read before.
+        """The target's answer about what was read before.
 
         Raises:
             UnansweredError: It has not answered yet.
@@ -123,10 +124,10 @@ class Sites:
         self.again.update({tp: offsets_of({tp: some}) for tp, some in question.ranges.items()})
 
     def ask_each(self, *questions: Both) -> list[tuple[DataFrame, DataFrame]]:
-        """What both say to several questions; where one has to be waited for, all have been asked.
+        """Both answers to several questions. All are asked, even if some have not been answered yet.
 
         Raises:
-            UnansweredError: One of them was not answered yet.
+            UnansweredError: One of them has not been answered yet.
         """
         answers = []
         waiting: UnansweredError | None = None
@@ -161,11 +162,11 @@ class KafkaSite:
     """A site whose records are read here.
 
     Attributes:
-        names: What it calls the source's topics.
+        names: Its name of each source topic.
         folder: Where its answers are kept, as Parquet.
-        keys_folder: Where the keys of compacted topics wait to be asked for, after their digests.
-        tell: Told how far the answer is.
-        bytes_per_second: Keys and values that are read, at most, on average; None is as fast as can be.
+        keys_folder: Where the keys of compacted topics are kept, from their digests until they are asked for.
+        tell: Called with the share of the answer that is done.
+        bytes_per_second: The most keys and values that are read, on average; None: as fast as possible.
     """
 
     spark: SparkSession
@@ -181,6 +182,7 @@ class KafkaSite:
 
         Raises:
             SparkFailedError: The cluster could not be read as asked.
+            TwinsiteError: The records are not there, see :class:`Records`.
         """
         path = self.folder / ANSWERS / f"{self.records.name}-{question.name}"
         with renamed_errors(f"asking the {self.records.name}: {question.name}"):
@@ -191,11 +193,13 @@ class KafkaSite:
 def give(site: KafkaSite, question: Question, path: Path) -> None:
     """Write the answer, as Parquet, whole or not at all.
 
-    Of compacted topics only digests are told at first. The keys they are of are kept, so that no log is read
-    twice, until some of them are asked for; where they have gone astray the log is read for those.
+    Compacted topics are answered with digests of their keys at first. The keys are kept until some of them
+    are asked for, so that no log is read twice; if they are gone by then, the log is read again.
 
     Raises:
         PySparkException: The cluster could not be read as asked.
+        SparkFailedError: The answer is not all here, see :func:`keep`.
+        TwinsiteError: The records are not there, see :class:`Records`.
     """
     kept = kept_keys(site.keys_folder, site.records.name, question.hashing)
     match question.what:
@@ -204,7 +208,7 @@ def give(site: KafkaSite, question: Question, path: Path) -> None:
             keep(digests_of_keys(_kept(site, kept)), path)
         case What.KEYS if (kept / ANSWERED).exists():
             keys = of_buckets(_kept(site, kept), question.buckets)
-            keep(keys.withColumn("bytes", F.lit(0).cast("long")), path)  # which were read for their digests
+            keep(keys.withColumn("bytes", F.lit(0).cast("long")), path)  # counted with their digests
             forget(kept)
         case What.KEYS | What.KEYS_WRITTEN:
             whole = kept.with_name(f"{kept.name}-{question.name}")
@@ -216,18 +220,22 @@ def give(site: KafkaSite, question: Question, path: Path) -> None:
 
 
 def kept_keys(folder: Path, site: str, hashing: Hashing) -> Path:
-    """Where a site keeps the keys of a comparison; others have another salt, which nobody is told."""
+    """Where a site keeps the keys of a comparison. The name depends on its salt, without revealing it."""
     told = sha256(f"{hashing.algorithm} {hashing.salt}".encode()).hexdigest()
     return folder / f"{site}-keys-{told[:16]}"
 
 
 def forget(kept: Path) -> None:
-    """Throw keys away that nobody will ask for any more."""
+    """Delete keys that nobody will ask for any more."""
     shutil.rmtree(kept, ignore_errors=True)
 
 
 def forget_old_keys(folder: Path, now: float) -> None:
-    """Throw away keys of comparisons of which nobody has come back."""
+    """Delete the keys of abandoned comparisons, see :data:`KEPT_SECONDS`.
+
+    Args:
+        now: In seconds since 1970.
+    """
     for kept in folder.glob("*-keys-*"):
         if now - kept.stat().st_mtime > KEPT_SECONDS:
             forget(kept)
@@ -242,13 +250,15 @@ def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
 
     Raises:
         PySparkException: The cluster could not be read as asked.
+        SparkFailedError: The answer is not all here, see :func:`keep`.
+        TwinsiteError: The records are not there, see :class:`Records`.
     """
     if site.bytes_per_second is None:
         with watched(site.spark, site.tell):
             keep(_answer(site, question, site.records), path)
         return
     parts = path.with_name(f"{path.name}-parts")
-    if parts.exists():  # of somebody who was interrupted: it would be counted once more
+    if parts.exists():  # left by an interrupted attempt: it would count twice
         shutil.rmtree(parts)
     _write_slowly(site, question, parts, Pace(site.bytes_per_second))
     keep(together(question, site.spark.read.parquet(str(parts.absolute() / "*"))), path)
@@ -272,7 +282,9 @@ def _write_slowly(site: KafkaSite, question: Question, parts: Path, pace: Pace) 
 
 
 def _sparing(records: Records, spared: Spared) -> Records:
-    """Brokers send what is fetched, wanted or not; of files no more is read than is wanted."""
+    """Limit fetches from brokers, which send all that is fetched, wanted or not; of files only what is
+    wanted is read.
+    """
     return records.sparing(spared) if isinstance(records, Cluster) else records
 
 
@@ -284,7 +296,7 @@ def _answer(site: KafkaSite, question: Question, records: Records) -> DataFrame:
 
 
 def keep(frame: DataFrame, path: Path) -> None:
-    """Write a frame and, where others than this machine do so, see that all of it is here.
+    """Write a frame as Parquet. Where other machines write it, check that all of it is here.
 
     Raises:
         SparkFailedError: It is not.
@@ -299,10 +311,10 @@ def keep(frame: DataFrame, path: Path) -> None:
 
 
 def check_is_here(frame: DataFrame, place: str, rows: int) -> None:
-    """See that as many rows of a frame are here as were written.
+    """Check that as many rows of a frame are here as were written.
 
-    Each worker writes to its own disk where the folder is not shared: what the others wrote is not missed by
-    Spark, and what nobody misses on either side would be taken for the same.
+    Where the folder is not shared, each worker writes to its own disk. Spark does not notice that what others
+    wrote is missing here, and rows that are missing from both answers would count as equal.
 
     Raises:
         SparkFailedError: Some are elsewhere.
@@ -311,20 +323,20 @@ def check_is_here(frame: DataFrame, place: str, rows: int) -> None:
     if found != rows:
         raise SparkFailedError(
             f"{place} holds {found} of the {rows} rows that were written to it",
-            hint="the driver and all workers have to share the folder of the run: see --folder",
+            hint="put the folder of the run where the driver and all workers share it: see --folder",
         )
 
 
 def names_at_target(logs: Iterable[Log]) -> dict[str, str]:
-    """What the target calls the source's topics."""
+    """The target's name of each source topic."""
     return {log.name.topic: log.target_topic for log in logs}
 
 
 def with_totals(found: Iterable[Compared], source: DataFrame, target: DataFrame) -> list[Compared]:
-    """What came out, with how much was compared.
+    """The results, with how much was compared.
 
     Args:
-        source, target: Digests of all that was.
+        source, target: Digests of all that was compared.
     """
     here, there = _totals(source), _totals(target)
     nothing = (0, 0, 0)

@@ -1,6 +1,6 @@
 """Which stretches of a log are read record by record, and which are known to be equal.
 
-In places, see :mod:`spark_jobs.findings`. Pure.
+All ranges are of places, see :mod:`spark_jobs.findings`. Pure.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from spark_jobs.shifts import Piece, changes
 from spark_jobs.window import Range
 
 RANGE_PLACES = 1024
-"""Places whose records have one digest."""
+"""Places that one digest covers."""
 CONTEXT_RANGES = 1
-"""Ranges read on both sides of one that differs: what was doubled or has moved is often there."""
+"""Ranges read on both sides of one that differs: a duplicated or moved record is often there."""
 LONG_RANGES = 16
-"""So many neighbours that differ are asked for a common shift before they are read."""
+"""More neighbouring ranges than this that differ are checked for a common shift before they are read."""
 
 
 class Island(NamedTuple):
@@ -46,14 +46,14 @@ def to_read(
     width: int = RANGE_PLACES,
     context_ranges: int = CONTEXT_RANGES,
 ) -> list[Range]:
-    """What is read: all that differs, where the shift changes, and what is beside it.
+    """What to read: all that differs, where the shift changes, and the ranges next to it.
 
     Args:
-        differing: Places of ranges that differ under the shifts of the pieces.
+        differing: Places of ranges that differ with the shifts of the pieces undone.
         pieces: Of the whole log.
-        whole: Its places, and those under its shifts.
+        whole: From the first to the last place of the log, with and without its shifts.
         width: Places of a range.
-        context_ranges: Ranges beside it on both sides; none where there is too much to read.
+        context_ranges: Ranges to read on both sides; 0 where there is too much to read.
     """
     context = context_ranges * width
     wanted = [*differing, *(Range(at, at + 1) for at in changes(pieces))]
@@ -62,12 +62,12 @@ def to_read(
 
 
 def whole_ranges(places: Iterable[Range], width: int = RANGE_PLACES) -> list[Range]:
-    """The ranges in which these places are, in order; those that touch are one."""
+    """The whole ranges that hold these places, in order; ranges that touch are joined."""
     return joined(Range(_down(one.start, width), _up(one.end, width)) for one in places if one.offsets)
 
 
 def in_ranges(places: Iterable[Range]) -> list[Island]:
-    """Whole ranges by their numbers."""
+    """Whole ranges as islands, by the numbers of the ranges."""
     return [Island(one.start // RANGE_PLACES, one.end // RANGE_PLACES - 1) for one in places]
 
 
@@ -82,7 +82,7 @@ def without(ranges: Iterable[Range], gone: Iterable[Range]) -> list[Range]:
 
 
 def common(ones: Sequence[Range], others: Sequence[Range]) -> list[Range]:
-    """What is in both; each in order, and in ranges that do not overlap."""
+    """What is in both. The ranges of each are in order and do not overlap."""
     found = []
     at, other = 0, 0
     while at < len(ones) and other < len(others):
@@ -97,7 +97,7 @@ def common(ones: Sequence[Range], others: Sequence[Range]) -> list[Range]:
 
 
 def joined(ranges: Iterable[Range]) -> list[Range]:
-    """The same offsets in order, in ranges that do not touch."""
+    """The same offsets in order; ranges that overlap or touch are joined."""
     found: list[Range] = []
     for one in sorted(ranges):
         if not one.offsets:
@@ -110,7 +110,7 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
 
 
 def between(ranges: Sequence[Range], whole: Range) -> list[Range]:
-    """What of the whole is in none of the ranges: one before each, and one behind the last; may be empty."""
+    """The gaps of the whole: one before each range and one after the last. A gap may be empty."""
     starts = [whole.start, *(one.end for one in ranges)]
     ends = [*(one.start for one in ranges), whole.end]
     return [Range(start, end) for start, end in zip(starts, ends, strict=True)]

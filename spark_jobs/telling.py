@@ -1,8 +1,8 @@
-"""From what was found stretch by stretch to what is told of a whole log.
+"""Turn what was found stretch by stretch into the differences of a whole log.
 
 A log is compared in stretches: those that are read record by record, and what is equal between them. What is
-missing in one and extra in another has moved; rows of records that stand apart by the same distance are one,
-however many stretches they run through.
+missing in one and extra in another has moved. Rows of records that are shifted by the same distance are one
+row, however many stretches they run through.
 
 Pure. A log's items stand in the order of its records.
 """
@@ -20,12 +20,12 @@ from spark_jobs.window import Range
 
 
 class Row(NamedTuple):
-    """Records in a row that both sides have, equally far apart.
+    """Consecutive records that both sides have, all shifted by the same distance.
 
     Attributes:
         source_offset, target_offset: Of the first one.
-        shift: By how much they stand too far behind (or, below zero, ahead) at the target; zero for records
-            that stand where they should.
+        shift: By how many offsets they are too high at the target; negative: too low; 0: where they should
+            be.
     """
 
     source_offset: int
@@ -38,7 +38,7 @@ Item = Difference | Row
 
 
 def told(items: Iterable[Item]) -> list[Difference]:
-    """Differences, and rows that are shifted as differences; neighbours with the same shift are one."""
+    """All differences; a shifted row is one, and neighbouring rows with the same shift are joined."""
     found: list[Difference] = []
     row: Row | None = None
     at = 0
@@ -67,29 +67,29 @@ def _shifted(row: Row) -> Difference:
 
 
 Contents = Mapping[int, Hashable]
-"""What records hold, by their offset."""
+"""What records hold, by offset."""
 
 
 def explained(distance: int, moved: int, before: int) -> int:
-    """By how much a record is shifted, once it is known how far those that have moved push it.
+    """The shift of a record, without what is explained by records that have moved.
 
-    A record that moves leaves its place to the next one, or leaves a hole: then it pushes nobody. What is as
-    it was with the record before is taken to be so.
+    A moved record either leaves its place to the next record, and so pushes those after it, or leaves a hole
+    and pushes none. A record at the same distance as the shift of the one before was not pushed.
 
     Args:
-        distance: As it stands.
-        moved: By how much those that have moved would push it.
+        distance: How far the record stands from its place, in offsets.
+        moved: By how much the moved records would push it.
         before: The shift of the record before.
     """
     return distance if distance == before else distance - moved
 
 
 def settled(items: Sequence[Item], missing: Contents, extra: Contents) -> list[Item]:
-    """The items with what is known of the log as a whole: a record that is missing here and extra there has
-    moved, and moves no others.
+    """The items as seen over the whole log: a record that is missing here and extra there has moved, and
+    shifts no others.
 
     Args:
-        missing, extra: What is at one side only, by its offset there.
+        missing, extra: What only one side has, by its offset there.
     """
     moves = _moves(items, missing, extra)
     gone = sorted(moves)
@@ -111,11 +111,11 @@ def settled(items: Sequence[Item], missing: Contents, extra: Contents) -> list[I
 
 
 def with_doubled(items: Iterable[Item], extra: Contents, elsewhere: Mapping[Any, int]) -> list[Item]:
-    """The items, where what is extra and what the source holds at another place too is duplicated.
+    """The items, where an extra record that the source holds at another place becomes a duplicated one.
 
     Args:
-        extra: What is extra, by target offset.
-        elsewhere: What of it the source holds, and at which offset.
+        extra: Contents of extra records, by target offset.
+        elsewhere: Those of them that the source holds, with the offset.
     """
     doubled = {at: elsewhere[content] for at, content in extra.items() if content in elsewhere}
     return [
@@ -152,7 +152,7 @@ class Edges:
         source: Places of the source's records that were read.
         target: Target offsets that were read.
         begin: The place of the first record that was ever copied; before it there was nothing on either side.
-        source_end: The place at which the source's next record will have to stand.
+        source_end: The place of the source's next record.
     """
 
     source: Range
@@ -162,14 +162,14 @@ class Edges:
 
 
 def comparable(items: Sequence[Item], places: Mapping[int, int], edges: Edges) -> list[Item]:
-    """The items without those whose counterpart may stand where nothing was read.
+    """The items without those whose counterpart may lie where nothing was read.
 
     Where the records at an edge are shifted, the first or last ones of one side belong to what the other has
-    deleted, has not copied yet, or was not asked for. What stands between records that both sides have has no
-    counterpart beyond them.
+    deleted, has not copied yet, or was not asked for. Items between records that both sides have stay: their
+    counterpart cannot lie beyond those.
 
     Args:
-        places: Where the missing records have to stand, by source offset.
+        places: The places of the missing records, by source offset.
     """
     rows = [at for at, item in enumerate(items) if isinstance(item, Row)]
     inside = range(rows[0], rows[-1] + 1) if rows else range(0)
@@ -181,7 +181,7 @@ def comparable(items: Sequence[Item], places: Mapping[int, int], edges: Edges) -
 
 
 def _beside_rows(items: Sequence[Item]) -> Iterator[tuple[Item, int]]:
-    """Each item with the shift of the row before it; those before the first row, with that one's."""
+    """Each item with the shift of the last row up to it; items before the first row have that row's."""
     shift = next((item.shift for item in items if isinstance(item, Row)), 0)
     for item in items:
         if isinstance(item, Row):

@@ -1,7 +1,7 @@
-"""How far Spark is with what it is doing, told while it does it.
+"""Report Spark's progress while it works.
 
-Spark counts tasks, and knows of those to come only when their stage is about to begin: a share may be smaller
-than the one told before.
+Spark counts tasks, and knows the tasks of a stage only when the stage is about to begin: a share may be
+smaller than the one reported before.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pyspark import InheritableThread, SparkContext
 from pyspark.sql import SparkSession
 
 Tell = Callable[[float], None]
-"""Told which share of a step is done, from 0 to 1; by another thread."""
+"""Called with the share of a step that is done, from 0 to 1; also from another thread."""
 
 LOOK_SECONDS = 0.5
 JOB_GROUP = "spark.jobGroup.id"
 
 
 class Tasks(NamedTuple):
-    """Tasks of a stage: how many there are, run now, and are done."""
+    """Tasks of a stage: in all, running now, and done."""
 
     total: int
     running: int
@@ -32,9 +32,9 @@ class Tasks(NamedTuple):
 
 
 def share(stages: Iterable[Tasks]) -> float | None:
-    """How much of what is known is done; None while nothing runs.
+    """The share of the known tasks that is done; None before any stage has begun.
 
-    Stages that have not begun are left out: Spark skips those whose outcome it still has.
+    Stages that have not begun are left out: Spark skips those whose output it still has.
     """
     begun = [stage for stage in stages if stage.running or stage.done]
     total = sum(stage.total for stage in begun)
@@ -43,7 +43,7 @@ def share(stages: Iterable[Tasks]) -> float | None:
 
 @contextmanager
 def watched(spark: SparkSession, tell: Tell, *, look_seconds: float = LOOK_SECONDS) -> Iterator[None]:
-    """Tell how far Spark is with what the block asks of it, until the block ends, however it does."""
+    """Report how far Spark is with the jobs of the block, until the block ends in whatever way."""
     context = spark.sparkContext
     group, before = f"twinsite-{token_hex(4)}", context.getLocalProperty(JOB_GROUP)
     over = Event()
@@ -55,11 +55,11 @@ def watched(spark: SparkSession, tell: Tell, *, look_seconds: float = LOOK_SECON
     finally:
         over.set()
         watcher.join()
-        context.setLocalProperty(JOB_GROUP, before)  # type: ignore[arg-type]  # None takes it away
+        context.setLocalProperty(JOB_GROUP, before)  # type: ignore[arg-type]  # None removes it
 
 
 def _watch(context: SparkContext, group: str, tell: Tell, over: Event, look_seconds: float) -> None:
-    """Where Spark has gone, whoever waits for it says so."""
+    """End quietly where Spark is gone: whoever waits for its result reports that."""
     with suppress(Py4JError):
         while not over.wait(look_seconds):
             done = share(_stages(context, group))

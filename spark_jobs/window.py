@@ -1,10 +1,11 @@
-"""What of a partition can be compared, and what cannot yet or no more: decided from what both sides say.
+"""What of a partition can be compared, what cannot be compared yet, and what no longer can.
 
 Compared is what both sides can still read and the copy has reached. What only one side still has is expired
-at the other; what the source has beyond the copy is on its way, and what it has deleted there never arrives;
-what the target has beyond the source's end is extra. How far the copy has reached a target that has lost its
-end does not say: somebody has to who was told so before. Ends are to be asked for at the target first: then a
-copy that works is never ahead of its source.
+at the other. What the source has beyond the copy is pending, and what it has deleted there never arrives.
+What the target has beyond the source's end is extra.
+
+A target that has lost its end does not say how far the copy had reached: that must be known from before
+(``acknowledged``). Ask for ends at the target first: then a working copy is never ahead of its source.
 
 All ranges are half-open. Pure.
 
@@ -18,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 
 class Range(NamedTuple):
-    """Offsets ``[start, end)``; none where it ends where it starts."""
+    """Offsets ``[start, end)``; empty where both are equal."""
 
     start: int
     end: int
@@ -31,45 +32,45 @@ class Range(NamedTuple):
         return self.start <= offset < self.end
 
     def within(self, other: Range) -> Range:
-        """What both have; where that is nothing, an empty range of this one, as near as can be."""
+        """What both have; where that is nothing, an empty range within this one, as near as can be."""
         start = min(max(self.start, other.start), self.end)
         return Range(start, max(start, min(self.end, other.end)))
 
     def before(self, offset: int) -> Range:
-        """What of it is below an offset."""
+        """The part below an offset."""
         end = min(self.end, offset)
         return Range(min(self.start, end), end)
 
     def after(self, offset: int) -> Range:
-        """What of it is at an offset or above."""
+        """The part at an offset or above."""
         start = max(self.start, offset)
         return Range(start, max(self.end, start))
 
 
 ALL = Range(0, 2**63 - 1)
-"""Every offset there can be."""
+"""Every possible offset."""
 
 
 class Translation(Protocol):
-    """How offsets of the two sides belong together."""
+    """How offsets of the two sides correspond."""
 
     def to_target(self, source_offset: int) -> int:
-        """Where the record stands, or the next one after it where there is none.
+        """The target offset of the record, or of the next one where there is none.
 
         Raises:
-            UntranslatableError: Nobody knows.
+            UntranslatableError: It is not known.
         """
 
     def to_source(self, target_offset: int) -> int:
-        """The source offset of the record, or with which the copy goes on.
+        """The source offset of the record, or the one at which the copy goes on.
 
         Raises:
-            UntranslatableError: Nobody knows.
+            UntranslatableError: It is not known.
         """
 
 
 class SameOffsets:
-    """Every record has its source offset."""
+    """Every record has the same offset at both sides."""
 
     def to_target(self, source_offset: int) -> int:
         return source_offset
@@ -85,13 +86,13 @@ class Window:
     Attributes:
         source: Source offsets that are compared.
         target: The target offsets that belong to them.
-        lost: Those of them that the target's log does not reach any more: nothing stands there.
+        lost: Those target offsets that its log no longer reaches: nothing stands there.
         expired_at_source: Source offsets of what the target still has and the source has deleted.
         expired_at_target: Source offsets of what the source still has and the target has deleted.
         leaving: Source offsets of what both have, and one of them is about to delete.
         never_copied: Source offsets that the copy had not reached when the source deleted them.
         pending: Source offsets that the copy has not reached.
-        beyond: Target offsets beyond where the source ends: nothing of the source can stand there.
+        beyond: Target offsets beyond the source's end: no record of the source can stand there.
     """
 
     source: Range
@@ -119,19 +120,19 @@ def window(
     """What can be compared.
 
     Args:
-        source: The log there, from its start to where it can be read, as of a moment after ``target``: up to
-            the last stable offset, or the high watermark where all is copied.
-        target: The log there, likewise, in its own offsets.
+        source: The source's log, from its start to where it can be read: the last stable offset, or the high
+            watermark where all is copied. To be asked for after ``target``.
+        target: Likewise of the target, in its own offsets.
         start: Nothing before this source offset is wanted, or was copied.
         end: Nothing from this source offset on is wanted; None leaves it open.
-        acknowledged: Where the target's log ended once, in its own offsets, as of a moment before ``target``.
-
+        acknowledged: An end that the target's log is known to have had before ``target`` was asked for, in
+            its own offsets.
         leaving: What is before this source offset cannot be read in time: one side is about to delete it.
-        standing: The target's log still ended there when ``source`` was known. One that goes on may have
-            copied what the source has deleted meanwhile.
+        standing: The target's log still had the same end when ``source`` was known. If it has grown, it may
+            have copied what the source has deleted meanwhile.
 
     Raises:
-        UntranslatableError: Offsets of the two sides cannot be told from one another.
+        UntranslatableError: Offsets of one side cannot be translated into those of the other.
     """
     reached = Range(target.start, max(target.end, acknowledged))
     copied = Range(*(translation.to_source(offset) for offset in reached))

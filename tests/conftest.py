@@ -24,29 +24,30 @@ from tests.harness.relay import WayIn, directly
 from tests.harness.segments import Files
 
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("shared")  # how fast examples are made says more of a shared machine than of them
+settings.load_profile("shared")  # on a shared machine, slow examples say little about themselves
 signal.signal(signal.SIGINT, signal.default_int_handler)
-"""Whoever is started in the background ignores it, and so would the programs that are interrupted here."""
+"""A process that is started in the background ignores it, and so would the programs interrupted here."""
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-"""Set in many images; each of hundreds of programs started here would compile all modules anew."""
+"""Set in many images: each of hundreds of programs started here would compile all modules again."""
 MBIT_PER_SECOND, ONE_WAY_SECONDS = 200, 0.01
-"""Of the link that tests share."""
+"""Of the link that all tests share."""
 RELAYS_RAN = "relays ran"
 FAULTS = "tests/faults/"
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Unit tests come last, and fill what is left when other workers have a long file yet.
+    """Put unit tests last: they fill the time while other workers are still busy with a long file.
 
-    Before them go files by name, of whatever folder: those that wait beside those that compute.
+    Before them files are ordered by name, across folders, so that tests that wait run next to tests that
+    compute.
     """
     items.sort(key=lambda item: (item.path.parent.name == "unit", item.path.name))
 
 
 @pytest.fixture(autouse=True)
 def _logging_put_back() -> Iterator[None]:
-    """How a command logs that ran in this process ends with its test."""
+    """Undo with each test what a command that ran in this process has set up for logging."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     quiet = {name: logging.getLogger(name).level for name in ("kafka", "aiohttp", "asyncio")}
@@ -59,7 +60,7 @@ def _logging_put_back() -> Iterator[None]:
 
 
 class TopicFactory(Protocol):
-    """Creates a topic with a name no other test has; on both clusters it is a different test's or none."""
+    """Creates a topic under a name that no other test uses on either cluster; returns the name."""
 
     async def __call__(
         self,
@@ -85,7 +86,7 @@ def _running(
 
 @pytest.fixture(scope="session")
 def way_to_source() -> Iterator[FarSite]:
-    """Where the shared source is: relays may stand there, at the far end of a link, or next door."""
+    """The site of the shared source, where relays may run: at the far end of a link, or next door."""
     with far_site(mbit_per_second=MBIT_PER_SECOND, one_way_seconds=ONE_WAY_SECONDS) as far:
         yield far
 
@@ -99,16 +100,16 @@ def source(tmp_path_factory: pytest.TempPathFactory, way_to_source: FarSite) -> 
 
 @pytest.fixture(scope="session")
 def relay_site(way_to_source: FarSite) -> Site:
-    """Where a relay of the shared source stands: over an emulated link where there can be one.
+    """Where a relay of the shared source runs: over an emulated link where there can be one.
 
-    It is shared, too: leave it as it is. What lies between is told at the end of the run.
+    The link is shared, too: leave it as it is. The end of the run reports what lay between.
     """
     return way_to_source.relays
 
 
 @pytest.fixture(autouse=True)
 def _through_a_relay(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What a module runs once more through a relay goes there, and not to the brokers as before."""
+    """Check that tests of a ``_relayed`` module read through a relay, and not from the brokers."""
     before = KafkaCluster.told_of_relays
     yield
     *_, folder, module = request.module.__name__.split(".")
@@ -118,19 +119,19 @@ def _through_a_relay(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def way_in() -> WayIn:
-    """How mirrors reach a source that a test starts; modules that run tests through relays have their own."""
+    """How mirrors reach a source that a test starts; modules that repeat tests through relays override it."""
     return directly
 
 
 @pytest.fixture(autouse=True)
 def _where_relays_ran(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
-    """With a test goes what lay between its mirror and its relay."""
+    """Record with a test what lay between its mirror and its relay."""
     if "relay_site" in request.fixturenames:
         record_property(RELAYS_RAN, request.getfixturevalue("way_to_source").says)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say over what the tests ran that are about a relay in a far site, and which faults were not tried."""
+    """Report what lay between mirror and relay in tests with a far relay, and which faults were not tried."""
     reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
     ran = Counter(
         value
@@ -146,7 +147,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def not_tried(skipped: Iterable[pytest.TestReport]) -> list[str]:
-    """The faults that were not tried, in the words of their tests, and why; of other tests nothing."""
+    """Lines about skipped tests of faults: why, and the names of the tests in words."""
     faults: dict[str, list[str]] = {}
     for report in skipped:
         folder, _, name = report.nodeid.rpartition("::")
@@ -169,7 +170,9 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="session")
 def old_logs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Files]:
-    """What brokers of message formats v0 and v1 wrote, see :mod:`tests.harness.old_logs`; once for all."""
+    """What brokers of message formats v0 and v1 wrote, once for all workers; see
+    :mod:`tests.harness.old_logs`.
+    """
     folder = tmp_path_factory.getbasetemp()
     shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     return logs_of_old_brokers(shared / "old-logs")
@@ -182,7 +185,7 @@ _numbers = itertools.count(1)
 def topic(request: pytest.FixtureRequest) -> TopicFactory:
     """Create topics on a cluster under fresh names; dots in settings are written as underscores.
 
-    ``await topic(source, partitions=4, cleanup_policy="compact")`` answers the name.
+    ``await topic(source, partitions=4, cleanup_policy="compact")`` returns the name.
     """
 
     async def create(

@@ -1,8 +1,8 @@
-"""What of the direct mode is not tested through a relay as well, and why.
+"""Tests of mirrors that read directly and are not repeated through a relay, and why.
 
-Modules whose names end with ``_relayed`` run tests once more, with a relay before the source. What none of
-them takes has its reason here; tests/unit/test_one_way_in.py holds this against the tests there are. Of
-failpoints it is said in tests/faults/steps.py.
+Modules whose names end with ``_relayed`` run tests again, with a relay in front of the source. What none of
+them repeats has its reason here; tests/unit/test_one_way_in.py checks that against the tests there are. For
+failpoints the reasons are in tests/faults/steps.py.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MODULES = {
     "integration/test_topic_conflicts.py": OF_THE_TARGET,
     "integration/test_two_flows.py": OF_THE_TARGET,
 }
-"""What is true of all tests of a module that have no second way in."""
+"""The reason for all tests of a module that are not repeated through a relay."""
 
 TESTS = {
     "faults/test_crashes.py": {
@@ -80,4 +80,4 @@ TESTS = {
         "test_a_target_that_freezes_as_it_is_looked_at_is_told_of_like_any_other": OF_THE_TARGET,
     },
 }
-"""Of each such test of a module where the reasons differ."""
+"""The reason for each such test, for modules where the reasons differ."""

@@ -119,7 +119,10 @@ class ControlHandlers:
             raise ProblemError(403, "control_header_missing", f"send the header {CONTROL_HEADER}: yes")
         if not self._remote and not _is_local(request.remote):
             raise ProblemError(
-                403, "caller_not_local", "control is taken from this machine only", hint="see docs/states.md"
+                403,
+                "caller_not_local",
+                "control requests are accepted from this machine only",
+                hint="see docs/states.md",
             )
         if request.content_type != "application/json":
             raise ProblemError(415, "json_required", "send Content-Type: application/json")

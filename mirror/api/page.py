@@ -132,11 +132,11 @@ function commands(parts, action) {
     "curl -X POST -H 'X-Twinsite-Control: yes' -H 'Content-Type: application/json' " +
     `${location.origin}/${path}/${action}`));
   const rest = paths.size - shown.length;
-  return rest ? [...shown, h("p", { class: "dim" }, `and ${many(rest, "other")} likewise`)] : shown;
+  return rest ? [...shown, h("p", { class: "dim" }, `and ${many(rest, "other")} in the same way`)] : shown;
 }
 function actions(state, parts) {
-  const ways = { DATA_LOSS: ["To give up what is lost and go on:", "accept-loss"],
-    PAUSED: ["To go on:", "resume"], BLOCKED: ["To look again at once:", "resume"] };
+  const ways = { DATA_LOSS: ["To give up what is lost and continue:", "accept-loss"],
+    PAUSED: ["To resume:", "resume"], BLOCKED: ["To check again now:", "resume"] };
   if (!(state in ways)) return [];
   const [words, action] = ways[state], shown = commands(parts, action);
   return shown.length ? [h("p", {}, words), ...shown] : [];
@@ -151,7 +151,7 @@ function trouble(group) {
     h("div", { class: "row" }, stateTag(state), h("b", {}, plain(reason || "")),
       h("span", { class: "dim" }, many(parts.length, "partition"))),
     hint ? h("p", {}, h("b", {}, "What to do: "), hint) : null, ...actions(state, parts),
-    h("p", { class: "dim" }, "What was seen:"), h("ul", {}, ...items));
+    h("p", { class: "dim" }, "Details:"), h("ul", {}, ...items));
 }
 function troubles(parts) {
   const groups = new Map();
@@ -169,7 +169,7 @@ const unsureOf = (topics) => topics.filter((topic) => topic.reason === "not_know
 function verdict(status) {
   const parts = status.partitions;
   if (status.waits_for) return ["warn", "Waiting",
-    `Nothing is copied yet. It waits for ${status.waits_for}.`];
+    `Nothing is copied yet: the mirror waits for ${status.waits_for}.`];
   const count = (...states) => parts.filter((p) => states.includes(p.state)).length;
   const all = many(parts.length, "partition"), decide = count(...OPERATOR), blocked = count("BLOCKED");
   const paused = count("PAUSED"), behind = count("LAGGING"), unknown = count("UNKNOWN");
@@ -178,10 +178,10 @@ function verdict(status) {
   const others = `${whole(going)} of ${all} are being copied.`;
   const unsure = unsureOf(status.topics_left_out);
   if (!parts.length && !unsure.length) return ["warn", "No partition is mirrored",
-    "No topic fits the include and exclude lists, or none was found yet."];
+    "No topic matches topics.include and topics.exclude, or none was found yet."];
   if (decide) return ["bad",
     `${many(decide, "partition")} ${decide === 1 ? "waits" : "wait"} for your decision`, others];
-  if (blocked) return ["warn", `${many(blocked, "partition")} blocked`, `Tried again by itself. ${others}`];
+  if (blocked) return ["warn", `${many(blocked, "partition")} blocked`, `Retried automatically. ${others}`];
   if (paused) return ["warn", `${many(paused, "partition")} paused by an operator`, others];
   const near = parts.filter((p) => p.reason === "retention_near").length;
   if (near) return ["warn", `${many(near, "partition")} about to lose records`,
@@ -195,14 +195,14 @@ function verdict(status) {
     `${held[0].topic}-${held[0].partition}: ${held[0].detail}.`];
   if (unsure.length) return ["warn", `${many(unsure.length, "topic")} not copied`,
     `${unsure[0].topic}: ${unsure[0].detail}.`];
-  if (unknown) return ["calm", "Starting", `${many(unknown, "partition")} not looked at yet.`];
+  if (unknown) return ["calm", "Starting", `${many(unknown, "partition")} not checked yet.`];
   if (waiting.length) return ["calm", "Standing by",
     `${many(waiting.length, "partition")}: ${waiting[0].detail}.`];
   if (behind) return ["calm", `Catching up: ${many(behind, "partition")} behind`,
     parts.find((p) => p.state === "LAGGING").hint];
   const dark = unknownOf(parts, "lag_seconds");
   return ["good", "Up to date",
-    all + (dark ? `; the lag of ${whole(dark)} is not known yet.` : ", every one within the stated lag.")];
+    all + (dark ? `; the lag of ${whole(dark)} is not known yet.` : ", all within the stated lag.")];
 }
 function banner(tone_, head, text) {
   document.querySelector("main").classList.toggle("stale", head === NO_ANSWER);
@@ -239,8 +239,8 @@ function figures(status) {
       parts.some((p) => p.state === "LAGGING")),
     ...forecast("until records are lost, at this pace", status.outlook.retention_loss,
       status.outlook.retention_loss_seconds, status.outlook.retention_loss === "expected"),
-    ...least("retention_headroom_seconds", "until retention may overtake"),
-    ...least("tombstone_headroom_seconds", "until compaction may take deletes"),
+    ...least("retention_headroom_seconds", "until retention may overtake the copy"),
+    ...least("tombstone_headroom_seconds", "until compaction may remove tombstones"),
     figure(bytes(status.resident_bytes), "memory"));
 }
 function why(reasons, parts) {
@@ -296,7 +296,7 @@ function show(status, now) {
   const owner = status.owner ? "" : ", not the owner of the flow";
   const unsure = unsureOf(status.topics_left_out).length, copies = status.topics_left_out.length - unsure;
   let left = copies ? `, ${many(copies, "topic")} left out as copies of what the target has` : "";
-  left += unsure ? `, ${many(unsure, "topic")} left out as they may be such copies` : "";
+  left += unsure ? `, ${many(unsure, "topic")} left out as possible copies` : "";
   put("about", `twinsite ${status.version}, up ${duration(status.uptime_seconds)}${owner}${left}`);
   put("asof", `as of ${new Date().toISOString().slice(11, 19)} UTC`);
   banner(...verdict(status));
@@ -313,8 +313,8 @@ async function ask() {
   } catch (error) {
     document.title = NO_ANSWER;
     const ago = duration((performance.now() - lastAt) / 1000);
-    banner("bad", NO_ANSWER, `${error.message}. Is the process running? Look at its log.` +
-      (last ? ` Below is what it said ${ago} ago.` : ""));
+    banner("bad", NO_ANSWER, `${error.message}. Check that the process runs, and its log.` +
+      (last ? ` Below is its status from ${ago} ago.` : ""));
   }
   asking = false;
 }

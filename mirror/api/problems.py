@@ -114,7 +114,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except Exception:
         log.exception("request_failed", method=request.method, path=request.path)
         return response(
-            ProblemError(500, "internal_error", "the mirror made a mistake; its log has the cause")
+            ProblemError(500, "internal_error", "internal error of the mirror; its log has the cause")
         )
 
 

@@ -30,7 +30,7 @@ T = TypeVar("T")
 class UnreadableStatusError(TwinsiteError):
     """The document is not a status that this version can read."""
 
-    hint = "is it a mirror that answers there, and is it of the same version?"
+    hint = "check that a mirror answers there, and that it has the same version"
 
 
 def status_to_json(status: FlowStatus) -> JsonObject:

@@ -190,7 +190,7 @@ def _check_names(request: web.Request, known: Set[str]) -> None:
     """Refuse unknown and repeated parameters: if they were ignored, another question would be answered."""
     for name in request.query:
         if name not in known:
-            words = f"there is no parameter {name}: there are {', '.join(sorted(known))}"
+            words = f"unknown parameter {name}: known are {', '.join(sorted(known))}"
             raise ProblemError(400, "bad_request", words)
         if len(request.query.getall(name)) > 1:
             raise ProblemError(400, "bad_request", f"parameter {name} is given more than once")
@@ -206,7 +206,7 @@ def _text(request: web.Request, name: str) -> str:
 def _number(request: web.Request, name: str) -> int:
     text = _text(request, name)
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= OFFSET_MAX):
-        raise ProblemError(400, "bad_request", f"parameter {name} must be a whole number from 0")
+        raise ProblemError(400, "bad_request", f"parameter {name} must be a whole number, 0 or more")
     return int(text)
 
 

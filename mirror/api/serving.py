@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 SHUTDOWN_SECONDS = 1.0
 KEEPALIVE_SECONDS = 30.0
-HOST_HINT = "api.host must be an address of this machine, or a name of one; 0.0.0.0 is all of them"
+HOST_HINT = "api.host must be an address or a name of this machine; 0.0.0.0 is all its addresses"
 
 
 ALL_ADDRESSES = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  (nothing is bound to them here)
@@ -111,7 +111,7 @@ class _Heard(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError):
             host = record.args[0] if isinstance(record.args, tuple) and record.args else ""
-            self._no_request(str(host), f"no HTTP that is understood: {error.message}")
+            self._no_request(str(host), f"not a valid HTTP request: {error.message}")
         elif record.levelno >= logging.WARNING:
             log.error("http_broken", said=record.getMessage(), error=repr(error), exc_info=error)
 

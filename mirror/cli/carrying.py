@@ -54,7 +54,7 @@ def begin(
         NotCompletedError: A request to a cluster failed.
     """
     if (folder / SCOPE).exists():
-        raise UsageError(f"{folder} holds a comparison already", hint="begin each one with a new folder")
+        raise UsageError(f"{folder} already holds a comparison", hint="begin each comparison in a new folder")
     settings = comparing.loaded(config)
     noting.check_places(history, None)
     wanted = comparing.wanted_of(settings, history, limits, since_last_match=since_last_match, sample=sample)
@@ -68,19 +68,19 @@ def begin(
                 carried.leave(folder, site, question)
     carried.write_json(folder / SCOPE, scope_to_document(scope))
     _note_begun(folder, history, scope)
-    click.echo(f"{folder}: both sites have to answer, with `twinsite reconcile digest`")
+    click.echo(f"{folder}: now run `twinsite reconcile digest` for both sites")
 
 
 def _lost_of(overtaken: Path, scope: Scope) -> Mapping[TopicPartition, int]:
     """Logs that have lost their start since then, each with the offset to begin at so as to keep ahead."""
     earlier = _scope(overtaken)
     if earlier.flow != scope.flow:
-        raise UsageError(f"{overtaken} is about flow {earlier.flow}, the settings are about {scope.flow}")
+        raise UsageError(f"{overtaken} belongs to flow {earlier.flow}, the settings to flow {scope.flow}")
     lost = leaving(earlier, scope)
     if not lost:
         raise UsageError(
-            f"--overtaken {overtaken}: all that it is about can still be read",
-            hint="let both sites answer there, with `twinsite reconcile digest`",
+            f"--overtaken {overtaken}: all that it compares can still be read",
+            hint="continue with it: run `twinsite reconcile digest` for both sites",
         )
     return lost
 
@@ -108,13 +108,13 @@ def digest(
     settings = comparing.loaded(config)
     scope = _scope(folder)
     if scope.flow != settings.flow:
-        raise UsageError(f"{folder} is about flow {scope.flow}, the settings are about {settings.flow}")
+        raise UsageError(f"{folder} belongs to flow {scope.flow}, the settings to flow {settings.flow}")
     forget_old_keys(keys_folder, time.time())
     questions = list(carried.unanswered(folder, site))
     if not questions:
         if has_ended(folder):
             forget(kept_keys(keys_folder, site, scope.hashing))
-        click.echo(f"{folder}: there is nothing to answer for the {site}")
+        click.echo(f"{folder}: nothing is left to answer for the {site}")
         return
     files = comparing.absolute(segments)
     with noting.noted():

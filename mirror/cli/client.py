@@ -21,10 +21,10 @@ URL_DEFAULT = "http://127.0.0.1:9640"
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 TIMEOUT_SECONDS = 10.0
 HINT_UNREACHABLE = (
-    "is the mirror running there? --url or TWINSITE_URL says where; see api.port in its settings"
+    "check that the mirror runs, and that --url or TWINSITE_URL has its address and api.port"
 )
 HINT_NOTHING_THERE = (
-    f"--url is scheme, host and port alone, as in {URL_DEFAULT}; a relay has no topics, ask its mirrors"
+    f"--url must be scheme, host and port only, as in {URL_DEFAULT}; a relay has no topics: ask its mirrors"
 )
 UNKNOWN_PARTITION = "unknown_partition"
 """The code of a 404 for a path that a mirror does serve."""
@@ -70,7 +70,7 @@ class MirrorClient:
             UsageError: The address is not valid.
         """
         if "@" in url:
-            raise UsageError("--url: must not hold a user or a password", hint=f"as in {URL_DEFAULT}")
+            raise UsageError("--url: must not contain a user or a password", hint=f"as in {URL_DEFAULT}")
         self.url = url.rstrip("/")
         self._timeout_seconds = timeout_seconds
         try:
@@ -79,9 +79,9 @@ class MirrorClient:
             self._host.encode("idna")
             self._path = quote(parts.path, safe="/%")
         except ValueError:
-            raise UsageError(f"--url {url!r}: is no address") from None
+            raise UsageError(f"--url {url!r}: is not a valid URL") from None
         if parts.scheme not in {"http", "https"} or not self._host or parts.query:
-            raise UsageError(f"--url {url!r}: must be as in {URL_DEFAULT}")
+            raise UsageError(f"--url {url!r}: must be a URL as in {URL_DEFAULT}")
         self._scheme = parts.scheme
 
     def get(self, *path: str, **query: object) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class MirrorClient:
         document = self._document(status, body)
         if status == 404 and document.get("code") != UNKNOWN_PARTITION:
             raise ConnectionFailedError(
-                f"{self.url}: nothing is there that a mirror answers", hint=HINT_NOTHING_THERE
+                f"{self.url}: a mirror serves nothing at this address", hint=HINT_NOTHING_THERE
             )
         if status != 200:
             raise ProblemAnswerError(status, document)
@@ -133,6 +133,6 @@ class MirrorClient:
             document = None
         if not isinstance(document, dict):
             raise ConnectionFailedError(
-                f"{self.url}: status {status}, and no document: this is not a mirror", hint=HINT_UNREACHABLE
+                f"{self.url}: status {status} without JSON: this is not a mirror", hint=HINT_UNREACHABLE
             )
         return document

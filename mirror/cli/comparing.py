@@ -53,8 +53,8 @@ def loaded(config: Path) -> Settings:
     if settings.read.isolation != "read_committed":
         raise UsageError(
             f"flow {settings.flow} copies records of aborted and open transactions (read.isolation: "
-            f"{settings.read.isolation}), which a comparison leaves out at the source and would call extra",
-            hint="where no producer of the source uses transactions, give it settings with read_committed",
+            f"{settings.read.isolation}), which a comparison skips at the source and would report as extra",
+            hint="if no source producer uses transactions, compare with read.isolation: read_committed",
         )
     logs.set_up(level="warning", form=settings.log.format)
     return settings
@@ -108,7 +108,7 @@ def _check_order(
     """
     if start is not None and end is not None and start >= end:
         words = f"{options[0]} {said(start)} is not before {options[1]} {said(end)}"
-        raise UsageError(words, hint="the second one is not included")
+        raise UsageError(words, hint="the second one is excluded: give a larger one")
 
 
 def _mirror(url: str | None) -> Mirror | None:

@@ -31,7 +31,7 @@ def show(result: Result, folder: Path) -> None:
     if len(findings) > SHOWN:
         screen.print(f"and {number(len(findings) - SHOWN)} more")
     if result.unnamed:
-        screen.print(f"{number(result.unnamed)} places or keys more differ, too many to be looked at")
+        screen.print(f"{number(result.unnamed)} more places or keys differ, too many to be read one by one")
     for line in _ends(result)[:SHOWN]:
         screen.print(plain(line))
     left_out = result.left_out
@@ -114,7 +114,7 @@ def _conclude(screen: Console, result: Result) -> None:
         if result.extent.is_all
         else f"the same, in the part that was compared: {result.extent.words}",
         Outcome.MISMATCH: "the sites differ",
-        Outcome.INCOMPLETE: "what was compared is the same, and not everything was"
+        Outcome.INCOMPLETE: "what was compared is the same, but not everything was compared"
         if result.has_compared
         else "nothing was compared",
     }
@@ -140,7 +140,7 @@ def show_history(folder: Path, output: str) -> None:
         UsageError: There is no such folder.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder}: there is no such folder", hint="--folder is where runs were left")
+        raise UsageError(f"{folder}: there is no such folder", hint="--folder must be where the runs are")
     known = runs(folder)[::-1]
     if output == "json":
         print_json([{"run": run.name, "outcome": run.outcome} | run.summary for run in known])

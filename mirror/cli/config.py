@@ -70,7 +70,7 @@ def validate(path: Path) -> None:
     """
     settings = _load(path)
     if isinstance(settings, RelaySettings):
-        avoided, what = config_relay.warnings(settings), f"relay beside {settings.cluster.servers[0]}"
+        avoided, what = config_relay.warnings(settings), f"relay next to {settings.cluster.servers[0]}"
     else:
         avoided, what = settings_module.warnings(settings), f"flow {settings.flow}"
     for sentence in (*avoided, *_missing(settings)):
@@ -98,10 +98,10 @@ def _why_unreadable(file: Path) -> str:
     try:
         there = file.is_file()
     except OSError as error:
-        return f"file {file} cannot be looked at here: {error.strerror}"
+        return f"file {file} cannot be accessed here: {error.strerror}"
     if not there:
         return f"there is no file {file} on this machine"
-    return "" if os.access(file, os.R_OK) else f"file {file} may not be read by this user"
+    return "" if os.access(file, os.R_OK) else f"this user may not read file {file}"
 
 
 @config.command()

@@ -73,7 +73,7 @@ def accept_loss(topic: str, partition: int | None, yes: bool, url: str) -> None:
     for one in lost:
         click.echo(f"{clean(one.topic)}-{one.partition}: {clean(one.detail)}{_price(one)}", err=True)
     if lost and not yes and not _agreed(f"Give this up in {number(len(lost))} partitions?"):
-        raise UsageError("nothing was given up", hint="it takes a y, or --yes where nobody can be asked")
+        raise UsageError("nothing was given up", hint="answer y, or use --yes where nobody can answer")
     if lost:
         _give_up(client, lost)
     else:
@@ -129,7 +129,7 @@ def _lost(client: MirrorClient, topic: str, partition: int | None) -> list[Parti
 
 def _act(client: MirrorClient, action: str, topic: str, partition: int | None) -> None:
     if topic in {"", ".", ".."}:
-        raise UsageError(f"{topic!r} is no topic")
+        raise UsageError(f"{topic!r} is not a topic name")
     path = ("topics", topic) if partition is None else ("partitions", topic, str(partition))
     try:
         answer = client.post(*path, action)

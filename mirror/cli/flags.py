@@ -66,7 +66,7 @@ def relay_settings_of(options: Mapping[str, Any]) -> RelaySettings:
         if value is not None:
             document = merged(document, _nested(at, value))
     if not path and "cluster" not in document:
-        raise UsageError("--cluster: missing", hint="as in --cluster HOST:PORT, or --config FILE")
+        raise UsageError("--cluster: missing", hint="use --cluster HOST:PORT or --config FILE")
     where = str(path) if path else "command line"
     return config_relay.parse(document, where=where, folder=path.absolute().parent if path else None)
 
@@ -86,8 +86,8 @@ def link_settings_of(
         named = checked(LinkSettings, {"relays": options["relay"]}, where="--relay", folder=None)
         link = named if link is None else link.model_copy(update={"relays": named.relays})
     if link is None:
-        words = "--relay: missing" if path is None else f"{path}: there is no link in it, and no --relay"
-        raise UsageError(words, hint="as in --relay HOST:PORT, or --config FILE with link.relays")
+        words = "--relay: missing" if path is None else f"{path}: has no link section, and --relay is missing"
+        raise UsageError(words, hint="use --relay HOST:PORT, or --config FILE with link.relays")
     topics = settings.topics.model_dump() if settings else {}
     topics |= _lists(options.get("topics") or ())
     wanted = checked(TopicsSettings, topics, where="--topics", folder=None) if topics else None
@@ -150,5 +150,5 @@ def _check_present(document: Mapping[str, Any]) -> None:
     if missing:
         raise UsageError(
             f"{', '.join(missing)}: missing",
-            hint="as in --source HOST:PORT --target HOST:PORT --topics 'orders.*', or --config FILE",
+            hint="use --source HOST:PORT --target HOST:PORT --topics 'orders.*', or --config FILE",
         )

@@ -23,7 +23,7 @@ LIMITS = {
     Limit.LINK: "the link itself, or others who use it",
     Limit.RECEIVE_BUFFER: "the receive buffer of this machine",
     Limit.SEND_BUFFER: "the send buffer of the relay's machine",
-    Limit.RATE_MAX: "--rate-max, or limits of the settings; the link may carry more",
+    Limit.RATE_MAX: "--rate-max, or limits in the settings; the link may carry more",
     Limit.PROGRAMS: "the processors of the relay or of this machine",
 }
 Rows = Iterator[tuple[str, str]]
@@ -62,7 +62,9 @@ def _figures(link: Measured, window_bytes: int) -> Rows:
     yield "held back by", _unknown(unknown["limit"]) if link.limit is None else LIMITS[link.limit]
     yield (
         "loss",
-        _unknown(unknown["loss"]) if link.loss is None else f"{_percent(link.loss)} of segments sent again",
+        _unknown(unknown["loss"])
+        if link.loss is None
+        else f"{_percent(link.loss)} of segments retransmitted",
     )
     yield "congestion control", link.congestion
     yield "receive window", _window(link)
@@ -73,7 +75,7 @@ def _figures(link: Measured, window_bytes: int) -> Rows:
     yield "clock of the relay", _clock(link)
     yield (
         "encrypted",
-        "no: whoever is on the way can read and change it"
+        "no: anyone on the path can read and change it"
         if link.tls is None
         else f"{link.tls[0]}, {link.tls[1]}",
     )
@@ -137,7 +139,7 @@ def _buffer(link: Measured, name: str, where: str) -> str:
 def _clock(link: Measured) -> str:
     offset, uncertainty = link.clock.offset_seconds, _ms(link.clock.uncertainty_seconds)
     if abs(offset) <= link.clock.uncertainty_seconds:
-        return f"as ours, give or take {uncertainty}"
+        return f"same as ours, give or take {uncertainty}"
     return f"{_ms(abs(offset))} {'ahead' if offset > 0 else 'behind'}, give or take {uncertainty}"
 
 
@@ -176,10 +178,10 @@ def _produced(made: Production) -> Rows:
     if made.wire_share is None:
         yield "over the link", _unknown(made.unknown["wire_share"])
     else:
-        sample = f"by {size(made.sample_bytes)} of batches, zstd level 2"
+        sample = f"sample: {size(made.sample_bytes)} of batches, zstd level 2"
         yield "over the link", f"{_percent(made.wire_share)} of these bytes ({sample})"
     if made.partitions_unknown:
-        yield "not counted", f"{number(made.partitions_unknown)} partitions whose ends could not be told"
+        yield "not counted", f"{number(made.partitions_unknown)} partitions whose ends could not be read"
 
 
 def _expected(one: Surveyed, survey: Survey) -> list[RenderableType]:
@@ -189,7 +191,7 @@ def _expected(one: Surveyed, survey: Survey) -> list[RenderableType]:
 
 def _expectation(found: Expected) -> Rows:
     if found.limit_bytes_per_second is not None:
-        yield "within", f"{_bits(found.limit_bytes_per_second)}, the lowest limit of the settings"
+        yield "within", f"{_bits(found.limit_bytes_per_second)}, the lowest limit in the settings"
     full = found.lag_while_full_seconds
     meanwhile = "" if full is None else f", {_ms(full)} while something catches up"
     if found.times_production is None or found.carries_bytes_per_second is None:
@@ -203,9 +205,9 @@ def _expectation(found: Expected) -> Rows:
     else:
         times = f"{'at least ' if found.at_least else ''}{found.times_production:.1f} times"
         yield "keeps up", f"yes: the link carries {times} what is produced"
-    yield "lag", f"{_ms(found.lag_seconds)} on the way{meanwhile}; brokers and disks add theirs"
+    yield "lag", f"{_ms(found.lag_seconds)} on the link{meanwhile}; brokers and disks add to it"
     if found.outage_hour_seconds is not None:
-        yield "after an outage", f"an hour of it is caught up in {duration(found.outage_hour_seconds)}"
+        yield "after an outage", f"of one hour: caught up in {duration(found.outage_hour_seconds)}"
 
 
 def _counted(count: int, what: str) -> str:

@@ -107,7 +107,7 @@ def _fill_streams() -> None:
 
 def _of_a_disk(error: OSError) -> TwinsiteError:
     where = "" if error.filename is None else f"{error.filename}: "
-    return TwinsiteError(f"{where}{error.strerror}", hint="see that it is there, may be used, and has room")
+    return TwinsiteError(f"{where}{error.strerror}", hint="check that it exists, is accessible and has space")
 
 
 def show_error(error: TwinsiteError) -> None:

@@ -68,8 +68,8 @@ def mirror(output: str, once: bool, timeout_seconds: float | None, **options: An
     from mirror.cli.running import run_for_ever, run_once
 
     if timeout_seconds is not None and not once:
-        raise click.UsageError("--timeout-seconds goes with --once")
+        raise click.UsageError("--timeout-seconds requires --once")
     if output == "json" and not once:
-        raise click.UsageError("-o json goes with --once; of a running mirror ask 'twinsite status -o json'")
+        raise click.UsageError("-o json requires --once; for a running mirror use 'twinsite status -o json'")
     settings = settings_of(options, once=once, terminal=sys.stderr.isatty())
     return run_once(settings, timeout_seconds, output) if once else run_for_ever(settings)

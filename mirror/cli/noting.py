@@ -43,11 +43,13 @@ def check_places(folder: Path, metrics_file: Path | None) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--folder {folder}: {error.strerror}", hint="name one that can be made") from error
+        raise UsageError(
+            f"--folder {folder}: {error.strerror}", hint="name a folder that can be created"
+        ) from error
     for option, place in places.items():
         if not os.access(place, os.W_OK | os.X_OK):
-            why = "may not be written to" if place.is_dir() else "is no directory"
-            raise UsageError(f"{option}: {place} {why}", hint="make it, or name another")
+            why = "is not writable" if place.is_dir() else "is not a directory"
+            raise UsageError(f"{option}: {place} {why}", hint="create it, or name another")
 
 
 @contextmanager
@@ -71,7 +73,7 @@ def noted(note: Callable[[TwinsiteError], None] = lambda _: None) -> Iterator[No
         try:
             note(named)
         except OSError as failed:
-            click.echo(f"warning: {_of_the_system(failed)}: nothing was noted of this run", err=True)
+            click.echo(f"warning: {_of_the_system(failed)}: this run was not recorded", err=True)
         if isinstance(error, UsageError):
             raise
         raise NotCompletedError(str(named), hint=named.hint) from error
@@ -79,7 +81,7 @@ def noted(note: Callable[[TwinsiteError], None] = lambda _: None) -> Iterator[No
 
 def _of_the_system(error: OSError) -> TwinsiteError:
     where = f"{error.filename}: " if error.filename else ""
-    hint = "see that there is room, and a right to write" if error.errno in OF_DISKS else None
+    hint = "check free space and write permission" if error.errno in OF_DISKS else None
     return TwinsiteError(f"{where}{error.strerror or repr(error)}", hint=hint)
 
 
@@ -115,7 +117,7 @@ def write_metrics(path: Path, flow: str, folder: Path) -> None:
         beside.write_bytes(text)
         beside.replace(path)
     except OSError as error:
-        click.echo(f"warning: {_of_the_system(error)}: the metrics are those of an older run", err=True)
+        click.echo(f"warning: {_of_the_system(error)}: the metrics are still those of an older run", err=True)
 
 
 def _comparison(last: Run, flow: str) -> Comparison:

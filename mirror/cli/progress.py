@@ -108,7 +108,7 @@ class Bar:
             redirect_stdout=False,
             refresh_per_second=REFRESHES_PER_SECOND,
         )
-        self._task = self._progress.add_task("looking", total=None, figures="")
+        self._task = self._progress.add_task("starting", total=None, figures="")
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -171,7 +171,7 @@ class Lines:
 
 
 def _partitions(figures: Figures) -> str:
-    return f"{number(figures.partitions_there)} of {number(figures.partitions)} partitions there"
+    return f"{number(figures.partitions_there)} of {number(figures.partitions)} partitions complete"
 
 
 def reporter(stream: TextIO) -> Reporter:

@@ -31,7 +31,7 @@ class Moment(click.ParamType[int]):
             moment = datetime.fromisoformat(value)
         except ValueError:
             words = "write 2026-11-22T14:30, or with a zone 2026-11-22T14:30+01:00"
-            self.fail(f"{value!r} is no time: {words}", param, ctx)
+            self.fail(f"{value!r} is not a time: {words}", param, ctx)
         return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -263,5 +263,5 @@ def _job(module: str) -> Any:
             raise
         raise UsageError(
             f"{error.name} is not installed",
-            hint="a mirror does not need it, this does: pip install '.[spark]' in twinsite's folder",
+            hint="only reconcile needs it: run pip install '.[spark]' in twinsite's folder",
         ) from None

@@ -77,8 +77,8 @@ def _of_files(wanted: Wanted) -> Wanted:
     """
     if wanted.mirror is not None:
         raise UsageError(
-            "--url asks how far the mirror has come with the brokers, --target-segments reads files instead",
-            hint="leave out one of them",
+            "--url asks how far the mirror is at the brokers, but --target-segments reads files instead",
+            hint="remove one of them",
         )
     return replace(wanted, seen=())
 

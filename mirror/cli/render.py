@@ -43,7 +43,7 @@ LEFT_OUT_MAX = 3
 NOTHING_COPIED = (
     "  hint: no topic of the source matches topics.include and topics.exclude, or none was found yet"
 )
-NO_ROOM = Text("and more: there is no room for it")
+NO_ROOM = Text("and more that does not fit the screen")
 
 STYLES = {
     State.ACTIVE: "green",
@@ -116,7 +116,7 @@ class _StatusTable:
             yield _table(rows, options.max_width)
         hidden = len(partitions) - len(rows)
         if hidden:
-            how = "there is no room for them" if self.one_screen else "--all shows them"
+            how = "they do not fit the screen" if self.one_screen else "--all shows them"
             yield Text(f"and {number(hidden)} other partitions ({how})")
         yield from notes
 
@@ -189,7 +189,10 @@ def _headline(status: FlowStatus) -> Text:
         words += f"\n  {_outlook(status)}"
     if _stands_by(status):
         words += f"\n  {_standing_by(status)}"
-    for known, what in ((True, "as copies of what the target has"), (False, "as they may be such copies")):
+    for known, what in (
+        (True, "as copies of what the target has"),
+        (False, "as possible copies of what the target has"),
+    ):
         topics = [one for one in status.topics_left_out if one.is_known is known]
         if topics:
             words += f"\n  {_left_out(topics, what)}"
@@ -213,15 +216,15 @@ def _stands_by(status: FlowStatus) -> bool:
 def _standing_by(status: FlowStatus) -> str:
     """Who copies, where to ask how the copy is, and what becomes of this mirror."""
     other = status.copied_by
-    after = "this one takes over when that ends or moves nothing"
+    after = "this one takes over when that one ends or makes no progress"
     if other is None:
         return f"stands by: another mirror of the flow copies; {after}"
-    words = f"stands by: the mirror on {clean(other.host)}, process {other.process_id}, has had the right to "
-    words += f"copy since {moment(other.since_ms)}; {after}"
+    words = f"stands by: the mirror on {clean(other.host)}, process {other.process_id}, has owned the flow "
+    words += f"since {moment(other.since_ms)}; {after}"
     if not other.url:
         return words
     url, there = clean(other.url), clean(only_on(other.url, other.host))
-    return f"{words}\n  ask it{there} how the copy is: twinsite status --url {url}"
+    return f"{words}\n  ask it{there} for the status: twinsite status --url {url}"
 
 
 def _left_out(topics: Sequence[TopicLeftOut], what: str) -> str:
@@ -250,11 +253,11 @@ def _link(link: LinkStatus) -> str:
     """How far the relay is, and how it sends."""
     words = f"through relay {clean(link.relay)}: {clean(link.congestion)}"
     if link.round_trip_seconds is not None:
-        words += f", {link.round_trip_seconds * 1000:.1f} ms there and back"
+        words += f", round trip {link.round_trip_seconds * 1000:.1f} ms"
     if link.connections > 1:
         words += f", {link.connections} connections"
     if link.rate_limit_bytes_per_second is not None:
-        words += f", no more than {link.rate_limit_bytes_per_second * 8 / 1e6:g} Mbit/s"
+        words += f", at most {link.rate_limit_bytes_per_second * 8 / 1e6:g} Mbit/s"
     if link.level is None:
         return words
     window = f" over {link.window_bytes >> 20} MiB" if link.window_bytes else ""

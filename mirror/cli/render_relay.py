@@ -58,15 +58,15 @@ def _headline(status: RelayStatus) -> Text:
     )
     if status.connections >= status.connections_max:
         words += (
-            f"\n  full: listen.connections_max lets in {number(status.connections_max)} connections, no more"
+            f"\n  full: all {number(status.connections_max)} connections of listen.connections_max are in use"
         )
     if status.rate_limit_bytes_per_second is not None:
         words += (
-            f"\n  limits: no more than {status.rate_limit_bytes_per_second * 8 / 1e6:g} Mbit/s at this time"
+            f"\n  limits: at most {status.rate_limit_bytes_per_second * 8 / 1e6:g} Mbit/s at this time"
         )
     refused = ", ".join(f"{code} {number(count)}" for code, count in sorted(status.refused.items()) if count)
     if refused:
-        words += f"\n  refused since the start: {clean(refused)} (its log has who and why)"
+        words += f"\n  refused since the start: {clean(refused)} (its log says who and why)"
     if status.waits_for:
         return Text(f"{words}\n  waits for {clean(status.waits_for)}")
     return Text(words if status.streams else f"{words}\n{NO_STREAMS}")

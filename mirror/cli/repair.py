@@ -46,7 +46,7 @@ def repair(config: Path, output: str, plan: Path, dry_run: bool, **wanted: bool)
     twinsite repair --config flow.yaml reconcile/20261122T143000Z-1f2e --apply
     """
     if dry_run and wanted["apply"]:
-        raise click.UsageError("--dry-run: --apply writes")
+        raise click.UsageError("--dry-run and --apply exclude each other")
     from mirror.cli.repairing import run
     from mirror.repairing.model import Wanted
 

@@ -37,8 +37,8 @@ SHOWN = 20
 LOG_CHOICES = (
     "copy the topic again (docs/states.md): next to this copy under a prefix, and move the consumers; or in "
     "its place, from what the source still has",
-    "let it be as it is (--accept): consumers see it; the flow's state and repairs.jsonl say so, and it is "
-    "not compared any more",
+    "leave it as it is (--accept): consumers see it; the flow's state and repairs.jsonl record it, and it is "
+    "no longer compared",
 )
 """What can be done about an append-only log that differs in its middle."""
 KEY_CHOICES = (
@@ -78,7 +78,7 @@ def _read(path: Path) -> Plan:
     except FileNotFoundError:
         raise UsageError(
             f"there is no {path}",
-            hint="a run of `twinsite reconcile` that was completed leaves one, unless it was about files",
+            hint="complete a run of `twinsite reconcile` that reads brokers, not files: it leaves one",
         ) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}", hint="run `twinsite reconcile` again") from error
@@ -102,7 +102,7 @@ def _copy(
     try:
         status = asyncio.run(service.run(some, stop=asyncio.Event(), once=True))
     except TwinsiteError as error:
-        click.echo(f"what was not copied is not copied yet: {clean(error)}", err=True)
+        click.echo(f"the missing offsets could not be copied: {clean(error)}", err=True)
         for one in late:
             note({"event": "not_copied", **_at_target(one), "why": str(error)})
         return {}
@@ -123,7 +123,7 @@ def _at_target(one: PartitionPlan) -> dict[str, Any]:
 class NotNotedError(TwinsiteError):
     """The record of repairs cannot be read or written. Nothing is done before its line is written."""
 
-    hint = "let the folder of the plan be writable, or copy it to one that is"
+    hint = "make the folder of the plan writable, or copy the folder to a writable place"
 
 
 class _Audit:
@@ -267,8 +267,8 @@ class _Result:
                 screen.print(plain(f"{one.plan.target_name}: {words}"))
         for late in self._late:
             state = self._state(late)
-            what = f"{number(late.pending.offsets)} source offsets that are not at the target"
-            screen.print(plain(f"{late.name}: {what}" + (f": {state}" if state else " would be")))
+            what = f"{number(late.pending.offsets)} source offsets not at the target yet"
+            screen.print(plain(f"{late.name}: {what}" + (f": {state}" if state else " would be copied")))
         for beyond in self._beyond:
             screen.print(plain(f"{beyond.name}: {_left(beyond)}"))
         for choices in dict.fromkeys(_choices(one) for one in self._beyond):
@@ -279,9 +279,9 @@ class _Result:
         said = ", ".join(
             f"{number(count)} {status.value.replace('_', ' ')}" for status, count in counts.items()
         )
-        screen.print(said or "no key has to be put right")
+        screen.print(said or "no key needs a repair")
         if not self._applied:
-            screen.print("nothing was written; --apply does it")
+            screen.print("nothing was written: use --apply to write")
 
 
 def _steps(steps: Sequence[tuple[Repaired, Step]]) -> Table:
@@ -313,9 +313,9 @@ def _said(one: Repaired, *, applied: bool) -> list[str]:
         offsets = sum(end - start for start, end in one.accepted)
         said.append(f"{number(offsets)} offsets that differ are accepted as they are")
     if one.becomes_mapped and not one.why_not:
-        said.append("does not keep the source's offsets any more" if applied else "would become mapped")
+        said.append("no longer keeps the source's offsets" if applied else "would become mapped")
     if one.foreign and one.plan.beyond_repair and applied:
-        said.append("compare again: what follows their offsets is where it belongs now")
+        said.append("reconcile again: what follows those offsets is in its place now")
     if one.why_not:
         said.append(f"nothing {'more was' if applied else 'can be'} written: {one.why_not}")
     return said

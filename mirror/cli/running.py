@@ -133,7 +133,7 @@ async def _run(
     await _attend(work, stop)
     if not work.done():
         await _cut_off(work)
-        raise NotStoppedError(f"the mirror did not end within {STOP_SECONDS:g} s and was cut off")
+        raise NotStoppedError(f"the mirror did not stop within {STOP_SECONDS:g} s and was terminated")
     seconds = time.monotonic() - started_at
     return Ended(
         work.result(),

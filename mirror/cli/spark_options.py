@@ -36,7 +36,7 @@ class _Setting(click.ParamType[tuple[str, str]]):
     ) -> tuple[str, str]:
         name, equals, wanted = str(value).partition("=")
         if not (name.startswith("spark.") and equals and wanted):
-            self.fail(f"{value!r} is no setting of Spark: write spark.driver.memory=4g", param, ctx)
+            self.fail(f"{value!r} is not a Spark setting: write it as in spark.driver.memory=4g", param, ctx)
         return name, wanted
 
 

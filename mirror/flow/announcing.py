@@ -150,11 +150,11 @@ async def require_owner(owner: Owner, memory: FlowMemory, tp: TopicPartition) ->
     word = word_of(memory.owner, holder)
     if word is None:
         raise NotOwnerError(
-            f"{tp}: the owner of the flow is another mirror, and has not said where it runs",
-            hint="ask the mirror whose status says owner: true; if there is none any more, restart this one",
+            f"{tp}: another mirror owns the flow, and has not reported where it runs",
+            hint="ask the mirror whose status says owner: true; if no mirror does, restart this one",
         )
     way = f"{only_on(word.url, word.host)} with --url {word.url}" if word.url else ""
     raise NotOwnerError(
         f"{tp}: the owner of the flow is the mirror on {word.place}",
-        hint=f"ask that one{way}; if it is gone for good, restart this one: it becomes the owner",
+        hint=f"ask the owner{way}; if it is gone for good, restart this mirror: it becomes the owner",
     )

@@ -261,7 +261,7 @@ class AppendLane:
 
     def _settle(self, partition: PartitionCopy, sent: Sent, outcome: Outcome | None, now: float) -> None:
         if outcome is None:
-            self._unanswered(partition, sent, "the answer leaves the partition out", now)
+            self._unanswered(partition, sent, "the answer omits the partition", now)
             return
         error_code, base_offset, _, _, repeated = outcome
         if error_code == 0 and base_offset != sent.target_offset:
@@ -292,8 +292,8 @@ class AppendLane:
         partition.stop(
             State.DIVERGED,
             Reason.OFFSETS_DIFFER,
-            f"source offset {sent.batch.base_offset} was to become target offset {sent.target_offset} "
-            f"and became {base_offset}: something else has written to {partition.target}, or it lost its end",
+            f"source offset {sent.batch.base_offset} landed at target offset {base_offset} instead of "
+            f"{sent.target_offset}: something else has written to {partition.target}, or it lost its end",
             None,
         )
 

@@ -77,7 +77,7 @@ class Claims:
             topic = seen.topics.topics.get(tp.topic)
             claims = (claim(flow.name, flow.copies.get(tp), look) for flow in seen.flows)
             if topic is not None and str(topic.topic_id) != look.topic_id:
-                objections[tp] = ConnectionFailedError(f"target: topic {tp.topic} was created again just now")
+                objections[tp] = ConnectionFailedError(f"target: topic {tp.topic} was recreated just now")
             elif (first := next((one for one in claims if one is not None), None)) is not None:
                 objections[tp] = first
             elif seen.unanswered is not None:

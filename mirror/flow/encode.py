@@ -58,7 +58,7 @@ def reencode(
     """
     records, codec = decode(header, view, decoded_bytes_max)
     if records and records[0].offset < lowest_offset:
-        raise MisplacedBatchError(lowest_offset, f"it holds a record of offset {records[0].offset}")
+        raise MisplacedBatchError(lowest_offset, f"it holds a record with offset {records[0].offset}")
     batches: list[Batch] = []
     for run in _dense_runs([record for record in records if record.offset >= start_offset]):
         batches += _encode_within(run, codec, header.leader_epoch, batch_bytes_max)
@@ -83,13 +83,13 @@ def decode(header: BatchHeader, view: memoryview, decoded_bytes_max: int) -> tup
 def _check(header: BatchHeader, records: Sequence[Record]) -> None:
     """Reject records out of order or outside their batch's offsets: they would displace the next one's."""
     if any(later.offset <= earlier.offset for earlier, later in pairwise(records)):
-        raise CorruptBatchError(header.base_offset, "its records are not in the order of their offsets")
+        raise CorruptBatchError(header.base_offset, "its records are not in offset order")
     first = header.base_offset if header.magic == MAGIC_V2 else 0
     if records and not first <= records[0].offset <= records[-1].offset < header.next_offset:
         raise CorruptBatchError(
             header.base_offset,
-            f"it stands for offsets {first} to {header.next_offset - 1}, "
-            f"its records have {records[0].offset} to {records[-1].offset}",
+            f"it covers offsets {first} to {header.next_offset - 1}, "
+            f"its records have offsets {records[0].offset} to {records[-1].offset}",
         )
 
 
@@ -148,7 +148,7 @@ def _encode_within(
         return
     if len(run) == 1:
         raise RecordTooLargeError(
-            run[0].offset, f"one record makes {len(batch.view)} bytes, the target takes {batch_bytes_max}"
+            run[0].offset, f"one record takes {len(batch.view)} bytes, the target accepts {batch_bytes_max}"
         )
     middle = len(run) // 2
     yield from _encode_within(run[:middle], codec, leader_epoch, batch_bytes_max)

@@ -189,7 +189,7 @@ async def _difference(flow: Flow, end: End, fetched: Fetched, holding: _Holding)
     ours = await _beside(flow, partial(_first_record, fetched, end.source_offset))
     if end.tail.control:
         return "a control marker where the source has a record" if ours is not None else None
-    words = "another record"
+    words = "a different record than the source"
     if ours is None:
         if header.magic == MAGIC_V2 and header.attributes & CONTROL:
             return "a record where the source has a transaction marker"
@@ -259,10 +259,10 @@ def _stop(end: End, seen: str, epoch: int) -> Stop:
         return Stop(
             State.DIVERGED,
             Reason.SOURCE_TRUNCATED,
-            f"{where}: it was copied under leader epoch {end.epoch} and replaced under {epoch}",
+            f"{where}: the one copied under leader epoch {end.epoch} was replaced under {epoch}",
         )
     return Stop(
         State.DIVERGED,
         Reason.OFFSETS_DIFFER,
-        f"{where}: records before it are doubled, missing, or not of this flow",
+        f"{where}: records before it are duplicated, missing, or not of this flow",
     )

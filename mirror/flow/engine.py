@@ -107,7 +107,7 @@ class Engine:
         self._shown.pop(partition, None)
         for lane in self._reading:
             lane.drop(partition.key)
-        partition.stop(State.UNKNOWN, Reason.STARTING, "copied no more", None)
+        partition.stop(State.UNKNOWN, Reason.STARTING, "no longer copied", None)
 
     def answered_at(self, partition: PartitionCopy) -> float | None:
         """When the source last reported news of this partition, or that there are none; None if not read."""

@@ -297,7 +297,7 @@ class FetchLane:
         if want.bytes_max < FETCH_BYTES_CEILING:
             self._bytes_max[key] = min(want.bytes_max * 2, FETCH_BYTES_CEILING)
             return
-        words = f"the batch is not whole within {FETCH_BYTES_CEILING} bytes: its length cannot be true"
+        words = f"the batch does not fit into {FETCH_BYTES_CEILING} bytes: its length cannot be right"
         self._receiver.bad_batch(partition, key, CorruptBatchError(want.offset, words))
 
 

@@ -149,8 +149,8 @@ async def _found(flow: Flow, target: TopicPartition, insertion: Insertion) -> in
     if stood or end < insertion.target_offset:
         raise PartitionError(
             target,
-            f"what a repair has appended behind target offset {insertion.target_offset} is not there any "
-            f"more, and nobody knows where it stood",
+            f"what a repair appended at or after target offset {insertion.target_offset} is gone, and nobody "
+            f"knows where it stood",
             reason=Reason.TARGET_TRUNCATED,
         )
     return None
@@ -179,7 +179,7 @@ async def _send(flow: Flow, target: TopicPartition, insertion: Insertion) -> Out
     outcome = decode_answer(await connection.send(PRODUCE, version, request)).get(target)
     reach("insertion_sent")
     if outcome is None:
-        raise ConnectionFailedError(f"the answer to an append to {target} leaves the partition out")
+        raise ConnectionFailedError(f"the answer to an append to {target} omits the partition")
     return outcome
 
 

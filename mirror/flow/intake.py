@@ -273,7 +273,7 @@ class _Taking:
             del intake.items[items:], intake.leader_epochs[epochs:]
             if last is not None:
                 intake.items[-1] = last
-            words = f"it comes after a gap, and the next one does not come after it: {error.words}"
+            words = f"it follows a gap, and the next batch does not follow it: {error.words}"
             return MisplacedBatchError(intake.next_offset, words)
         return MisplacedBatchError(intake.next_offset, error.words)
 
@@ -301,7 +301,7 @@ class _Taking:
 
     def _take_set(self, header: BatchHeader, view: memoryview) -> None:
         if header.magic < 0:
-            raise UnreadableBatchError(header.base_offset, "its header is of no message format known")
+            raise UnreadableBatchError(header.base_offset, "its header has an unknown message format")
         before = self.reached, self._inside, self._sure
         try:
             lowest = 0 if self._inside else self.reached
@@ -315,10 +315,10 @@ class _Taking:
     def take_batch(self, header: BatchHeader, view: memoryview) -> None:
         if not crc_matches(header, view):
             raise CorruptBatchError(
-                header.base_offset, f"its CRC-32C is not {header.crc:08x} as its header says"
+                header.base_offset, f"its CRC-32C is not the {header.crc:08x} in its header"
             )
         if header.last_offset_delta < 0 or header.records < 0:
-            raise CorruptBatchError(header.base_offset, "its header counts less than nothing")
+            raise CorruptBatchError(header.base_offset, "its header has a negative count")
         intake, next_offset, attributes = self.intake, header.next_offset, header.attributes
         self._follow(header, next_offset)
         epochs = intake.leader_epochs
@@ -392,4 +392,4 @@ def _aborts(header: BatchHeader, view: memoryview) -> bool:
     try:
         return aborts(view)
     except IndexError as error:
-        raise CorruptBatchError(header.base_offset, "it should hold a marker, and does not") from error
+        raise CorruptBatchError(header.base_offset, "it should hold a marker but does not") from error

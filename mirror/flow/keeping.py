@@ -208,7 +208,7 @@ class Keeper:
 
     async def _refused(self, partition: PartitionCopy, error: TwinsiteError) -> None:
         if isinstance(error, NotAuthorizedError):
-            words = f"control markers are not allowed: {error}"
+            words = f"the mirror is not authorized to write control markers: {error}"
             await self._cannot_keep_offsets(partition, Reason.MARKERS_NOT_AUTHORIZED, words)
         else:
             code = error.code if isinstance(error, BrokerError) else -1

@@ -270,7 +270,7 @@ class LagWatch:
             return State.LAGGING, Reason.SOURCE_UNAVAILABLE, _unheard(p, lag, now, now_ms)
         if lag.progress.held_back:
             return State.LAGGING, Reason.CATCHING_UP, _held_back(p)
-        words = f"{lag.records} offsets behind" if lag.records else "it is not being read just now"
+        words = f"{lag.records} offsets behind" if lag.records else "it is not being read at the moment"
         if dangers:
             return State.LAGGING, dangers[0].reason, f"{words}; {dangers[0].detail}"
         return State.LAGGING, Reason.CATCHING_UP, words + (catching_up(projection) if lag.records else "")

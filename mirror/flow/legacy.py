@@ -70,13 +70,13 @@ def decode_legacy(view: memoryview, decoded_bytes_max: int) -> tuple[list[Record
     try:
         outer = next(_messages(data))
     except StopIteration:
-        raise CorruptBatchError(int.from_bytes(data[:8], "big"), "the message is cut off") from None
+        raise CorruptBatchError(int.from_bytes(data[:8], "big"), "the message is truncated") from None
     offset, magic, attributes, timestamp, _, value = outer
     codec = attributes & CODEC_BITS
     if not codec:
         return [_record(message, None) for message in _messages(data)], codec
     if codec == ZSTD:
-        raise UnreadableBatchError(offset, f"zstd does not belong to message format v{magic}")
+        raise UnreadableBatchError(offset, f"message format v{magic} does not allow zstd")
     try:
         inner = list(
             _messages(inflate(codec, memoryview(value or b""), decoded_bytes_max, old_lz4=magic == 0))
@@ -86,7 +86,7 @@ def decode_legacy(view: memoryview, decoded_bytes_max: int) -> tuple[list[Record
     if not inner:
         return [], codec
     if any(message[2] & CODEC_BITS for message in inner):
-        raise CorruptBatchError(offset, "it is compressed and holds messages that are compressed themselves")
+        raise CorruptBatchError(offset, "it is compressed and holds compressed messages")
     shift = offset - inner[-1][0] if magic == 1 else 0
     append_time = timestamp if magic == 1 and attributes & LOG_APPEND_TIME else None
     return [_record((message[0] + shift, *message[1:]), append_time) for message in inner], codec
@@ -104,7 +104,7 @@ def _messages(data: bytes) -> Iterator[_Message]:
         if size < 14 or end > len(data) or magic not in (0, 1):
             raise CorruptBatchError(offset, f"a message of {size} bytes and format {magic} does not fit")
         if zlib.crc32(data[at + 16 : end]) != crc:
-            raise CorruptBatchError(offset, f"its CRC-32 is not {crc:08x} as its header says")
+            raise CorruptBatchError(offset, f"its CRC-32 is not the {crc:08x} in its header")
         timestamp, body = _NO_TIMESTAMP, at + _V0.size
         if magic == 1:
             timestamp, body = int.from_bytes(data[body : body + 8], "big", signed=True), body + 8

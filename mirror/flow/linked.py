@@ -399,7 +399,7 @@ class LinkLane:
                 if outcome is Outcome.EARLY:
                     self._coming[key] = number, NOWHERE  # it is wanted again
             else:
-                words = f"{self._relay}: batches that do not go from {part.offset} to {part.next_offset}"
+                words = f"{self._relay}: its batches do not run from {part.offset} to {part.next_offset}"
                 self._receiver.bad_batch(partition, key, MisplacedBatchError(at, words))
             if way[1] == NOT_OF_A_BROKER and part.fetched.error_code in AUTHORIZATION_CODES:
                 partition.detail = self._not_in_role(partition)
@@ -407,7 +407,7 @@ class LinkLane:
 
     def _not_in_role(self, partition: PartitionCopy) -> str:
         return (
-            f"{self._relay}: the role of this mirror's certificate there (listen.roles) does not have topic "
+            f"{self._relay}: the role of this mirror's certificate there (listen.roles) lacks topic "
             f"{partition.tp.topic}"
         )
 

@@ -81,7 +81,7 @@ async def look_at_source(flow: Flow, tps: Collection[TopicPartition]) -> Answers
         elif isinstance(end, TwinsiteError):
             looks[tp] = end
         elif topic is None:
-            looks[tp] = ConnectionFailedError(f"source: topic {tp.topic} is not in the metadata just now")
+            looks[tp] = ConnectionFailedError(f"source: topic {tp.topic} is currently not in the metadata")
         else:
             looks[tp] = SourceLook(str(topic.topic_id), start, end, info.leader_epoch if info else -1)
     return looks
@@ -120,7 +120,7 @@ async def look_at_target(
         if failed is not None:
             looks[tp] = failed
         elif before[tp] != after[tp]:
-            looks[tp] = BusyError(f"{tp}: somebody is writing to the target just now")
+            looks[tp] = BusyError(f"{tp}: something else is writing to the target")
         else:
             topic = flow.target.info.topics.get(tp.topic)
             look = _target_look(starts[tp], ends[tp], acknowledged[tp], before[tp], tails.get(tp))

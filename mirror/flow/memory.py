@@ -32,7 +32,7 @@ class AnotherClusterError(TwinsiteError):
 class OtherNamesError(UsageError):
     """The flow copied topics under other names than the settings give them now."""
 
-    hint = "give the flow another name, and it copies them again; or set topics.names and topics.prefix back"
+    hint = "restore topics.names and topics.prefix, or copy everything again in a flow of another name"
 
 
 class FlowMemory:
@@ -91,7 +91,7 @@ class FlowMemory:
         now = source_cluster_id, target_cluster_id
         if known is not None and (known.source_cluster_id, known.target_cluster_id) != now:
             raise AnotherClusterError(
-                f"the flow was made for source cluster {known.source_cluster_id} and target cluster "
+                f"the flow was created for source cluster {known.source_cluster_id} and target cluster "
                 f"{known.target_cluster_id}, but {source_cluster_id} and {target_cluster_id} were reached"
             )
 
@@ -106,7 +106,7 @@ class FlowMemory:
             if record.target_topic != now:
                 raise OtherNamesError(
                     f"the flow copies topic {record.topic} to {record.target_topic}; "
-                    f"with these settings it would go on in {now}"
+                    f"with these settings it would continue in {now}"
                 )
 
     @property

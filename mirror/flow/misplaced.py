@@ -51,11 +51,9 @@ def check_place(header: BatchHeader, next_offset: int, reached: int, *, inside: 
     base_offset, magic = header.base_offset, header.magic
     # formats v0 and v1 say the last offset only: where they begin is seen when they are decoded
     if next_offset <= reached or (base_offset < reached and magic == MAGIC_V2 and not inside):
-        raise MisplacedBatchError(
-            reached, f"it says that it holds offsets {base_offset} to {next_offset - 1}"
-        )
+        raise MisplacedBatchError(reached, f"it claims to hold offsets {base_offset} to {next_offset - 1}")
     if 0 <= end < next_offset:
-        raise EarlyBatchError(reached, f"it says that it ends at {next_offset}, and the log ends at {end}")
+        raise EarlyBatchError(reached, f"it claims to end at {next_offset}, but the log ends at {end}")
 
 
 def check_torn(rest: memoryview, reached: int) -> None:
@@ -71,4 +69,4 @@ def check_torn(rest: memoryview, reached: int) -> None:
     if len(rest) >= _BASE_OFFSET.size:
         base_offset = _BASE_OFFSET.unpack_from(rest)[0]
         if base_offset < reached:
-            raise MisplacedBatchError(reached, f"it says that it begins at offset {base_offset}")
+            raise MisplacedBatchError(reached, f"it claims to begin at offset {base_offset}")

@@ -115,8 +115,8 @@ class _State:
             self.flow = None
         elif self.flow is None:
             self.error = StateUnavailableError(
-                f"the state of flow {name} is not whole, and may be being written: it is waited for until "
-                f"nothing of it has come for {KEPT_SECONDS:g} s; a mirror of that flow completes it"
+                f"the state of flow {name} is incomplete, and may still be being written: this mirror waits "
+                f"until nothing new of it has come for {KEPT_SECONDS:g} s; a mirror of that flow completes it"
             )
 
     def forget(self) -> None:

@@ -140,7 +140,7 @@ class Owner:
             ours = await self.ask(timeout_seconds)
             if self._is_confirmed or not ours:
                 return ours
-            raise ConnectionFailedError("the coordinator took too long to say whose the right to write is")
+            raise ConnectionFailedError("the coordinator took too long to say who has the right to write")
         except TwinsiteError as failed:
             if self.taken_over is None:
                 raise

@@ -207,7 +207,7 @@ def _too_much_padding(start: int, end: int, limit: int | None) -> Stop:
     return Stop(
         State.BLOCKED,
         Reason.GAP_TOO_LARGE,
-        f"the source starts at {start}: that takes {start - end} padding records at the target, "
+        f"the source starts at {start}: the target needs {start - end} padding records, "
         f"above the limit of {limit} (offsets.padding_limit)",
     )
 
@@ -238,14 +238,14 @@ def _state_lost(target: TargetLook, producer_id: int) -> Stop:
         Reason.STATE_LOST,
         f"the target partition holds offsets {target.target_log_start_offset} to "
         f"{target.target_log_end_offset}, this flow has written there as producer id {producer_id}, and its "
-        f"state knows nothing of it",
+        f"state has no record of it",
     )
 
 
 def _not_acknowledged(target: TargetLook) -> Unreplicated:
     return Unreplicated(
         f"{target.unreplicated} offsets before target offset {target.target_log_end_offset} are not on all "
-        f"replicas in sync yet"
+        f"in-sync replicas yet"
     )
 
 
@@ -261,7 +261,7 @@ def _prepare(known: Known, target: TargetLook, producer_id: int) -> Decision:
         )
     if end > known.start_offset:
         return Stop(
-            State.BLOCKED, Reason.FOREIGN_WRITE, f"{aim} and ends at {end}: something else has written there"
+            State.BLOCKED, Reason.FOREIGN_WRITE, f"{aim}, but ends at {end}: something else has written there"
         )
     epoch = known.producer_epoch
     return Prepare(known.start_offset, start, end, next_sequence(target, epoch), epoch)
@@ -296,8 +296,8 @@ def _go_on(
         return Stop(
             State.DIVERGED,
             Reason.TARGET_TRUNCATED,
-            f"the target ends at {end}, where its offset map begins: where the source has the last record "
-            f"there is forgotten",
+            f"the target ends at {end}, where its offset map begins: the map no longer has the source "
+            f"offset of the last record there",
         )
     if position > source.high_watermark:
         return _ahead(known, source, position)
@@ -370,6 +370,6 @@ def _ahead(known: Known, source: SourceLook, position: int) -> Stop:
     return Stop(
         State.DIVERGED,
         Reason.OFFSETS_DIFFER,
-        f"{seen}, under leader epoch {epoch} as when that was copied: records at the target are doubled, or "
-        f"not of this flow",
+        f"{seen}, under leader epoch {epoch}, as when that was copied: records at the target are duplicated, "
+        f"or not of this flow",
     )

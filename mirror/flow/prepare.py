@@ -135,14 +135,14 @@ async def _expect_only_ours(flow: Flow, target: TopicPartition, start: int, end:
         wants = {target: Want(start, -1, -1, HEADERS_BYTES_MAX)}
         fetched = (await peek_at(flow.target, leader, wants)).get(target)
         if fetched is None:
-            raise ConnectionFailedError(f"{target}: offset {start} is not on all replicas in sync yet")
+            raise ConnectionFailedError(f"{target}: offset {start} is not on all in-sync replicas yet")
         if fetched.error_code:
             raise broker_error(fetched.error_code, f"target: Fetch of the padding of {target}")
         for header, _ in walk(fetched.records):
             if header.base_offset < end and header.producer_id != flow.producer_id:
                 raise PartitionError(
                     target,
-                    f"target offset {header.base_offset}, amid padding that is to be deleted, was written by "
+                    f"target offset {header.base_offset}, in padding that is to be deleted, was written by "
                     f"producer id {header.producer_id}, this flow writes as {flow.producer_id}",
                     reason=Reason.FOREIGN_WRITE,
                 )

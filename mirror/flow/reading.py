@@ -39,7 +39,7 @@ async def read_batches(
             if header.base_offset < end:
                 yield header, view
         if not batches:
-            raise ConnectionFailedError(f"{cluster.name}: {tp} ends before offset {end} just now")
+            raise ConnectionFailedError(f"{cluster.name}: {tp} currently ends before offset {end}")
         at = _next_offset(*batches[-1])
 
 
@@ -93,7 +93,7 @@ async def _batches_at(cluster: Cluster, tp: TopicPartition, offset: int, bytes_m
         raise broker_error(fetched.error_code, f"{cluster.name}: Fetch of {tp} from offset {offset}")
     found = [one for one in walk(fetched.records) if offset < _next_offset(*one)]
     if not found:
-        raise ConnectionFailedError(f"{cluster.name}: {tp} cannot be read on from offset {offset}")
+        raise ConnectionFailedError(f"{cluster.name}: {tp} cannot be read from offset {offset} on")
     return found
 
 

@@ -137,7 +137,7 @@ class Receiver:
         except Exception as error:  # a mistake of ours must not hold up the other partitions
             log.exception("partition_not_taken", partition=str(partition.tp))
             partition.attempts += 1
-            words = f"what was read at {partition.fetch_offset} was not understood: {error!r}"
+            words = f"what was read at {partition.fetch_offset} could not be processed: {error!r}"
             look_at = time.monotonic() + pause_seconds(partition.attempts)
             partition.stop(State.BLOCKED, Reason.INTERNAL_ERROR, words, look_at)
             return Outcome.REFUSED

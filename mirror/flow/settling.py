@@ -195,8 +195,8 @@ class Settler:
         if self._flow.stream is None or not isinstance(error, NotAuthorizedError):
             return str(error)
         return (
-            f"{error}; by a broker behind relay {self._flow.stream.relay}, or because the role of this "
-            "mirror's certificate there (listen.roles) does not have the topic"
+            f"{error}; refused by a broker behind relay {self._flow.stream.relay}, or the role of this "
+            "mirror's certificate there (listen.roles) lacks the topic"
         )
 
     async def _act_on(

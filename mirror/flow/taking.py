@@ -55,8 +55,8 @@ class Claim:
 
     def __str__(self) -> str:
         return (
-            f"flow {self.flow} copies {self.copy_of} into the target partition, or has done so, as "
-            f"{STATE_TOPIC_PREFIX}{self.flow} at the target says"
+            f"flow {self.flow} copies {self.copy_of} into the target partition, or has done so, according to "
+            f"{STATE_TOPIC_PREFIX}{self.flow} at the target"
         )
 
 

@@ -22,9 +22,9 @@ COUNTS_FOR_SECONDS = 2.25
 """Less than a new owner waits before it writes anything; more than it takes to find that the coordinator does
 not answer, and to ask the flow's state.
 """
-WHY_NOT = "not sent to its end: the right to write is another's, or was not proven in time"
+WHY_NOT = "not fully sent: another mirror has the right to write, or it was not confirmed in time"
 
-HINT = "the broker begins with nothing it has by half; a mirror tries again, a repair is to be run again"
+HINT = "run a repair again; a mirror retries by itself; the broker does not act on half a request"
 
 
 class Turn:

@@ -83,7 +83,7 @@ class Unanswered:
             if seconds < SHOWN_AFTER_SECONDS:
                 self._waits[p] = wait
                 continue
-            p.show_unanswered(wait.reason, f"{wait.where} has answered nothing for {seconds:.0f} s at least")
+            p.show_unanswered(wait.reason, f"{wait.where} has not answered for at least {seconds:.0f} s")
             self._changed(p)
 
     def _wait(

@@ -1,4 +1,4 @@
-"""What an operator should do about a link that was measured, in words and in commands.
+"""What an operator should change about a measured link, in words and in commands.
 
 Pure. Sources: ip-sysctl of the kernel's documentation, tcp(7).
 """
@@ -13,23 +13,23 @@ from mirror.link.measuring import ROOM, Limit, Measured
 WANTED_CONGESTION = "bbr"
 HERE, THERE = "here", "on the relay's machine"
 BUFFER_CEILING = 1 << 30
-"""TCP has no larger window."""
+"""The largest window of TCP."""
 CLOCK_SECONDS_MAX = 1.0
 LOSS_MAX = 0.05
 QUEUE_SECONDS_MAX = 0.5
 QUEUE_TIMES = 3
 MIB = 1 << 20
 BUFFERS = {"tcp_rmem": "4096 131072", "tcp_wmem": "4096 16384"}
-"""The kernel's own first two numbers: the least, and what a connection begins with."""
+"""The first two of each setting's three numbers, as in the kernel: minimum and initial size in bytes."""
 
 
 class Advice(NamedTuple):
-    """One thing to know, and the way out.
+    """One finding, and its remedy.
 
     Attributes:
-        about: What it is about, in a word.
-        where: At which machine something can be done.
-        commands: To be run there as root, or settings to be written; none where no command helps.
+        about: Its subject, in a word.
+        where: Where the commands are run, or the settings written; empty if there are none.
+        commands: Commands to be run as root, or lines for the settings; empty if neither helps.
     """
 
     about: str
@@ -39,10 +39,10 @@ class Advice(NamedTuple):
 
 
 def advice(link: Measured, window_bytes: int) -> list[Advice]:
-    """What keeps a link from being what it could be.
+    """What holds a link back, and what distorts the figures; empty if nothing does.
 
     Args:
-        window_bytes: As ``link.window_bytes`` in the settings.
+        window_bytes: The setting ``link.window_bytes``.
     """
     found = (_congestion(link), *_buffers(link), _window(link, window_bytes), *_others(link))
     return [one for one in found if one is not None]
@@ -85,7 +85,7 @@ def _buffer(
 
 
 def enough_buffer_bytes(wanted: int, too_small: int | None) -> int:
-    """A power of two with room for twice what is carried; of what was too small four times."""
+    """A power of two: at least twice ``wanted``, four times ``too_small`` and 1 MiB; at most 1 GiB."""
     least = max(2 * wanted, 4 * (too_small or 0), MIB)
     return min(1 << (least - 1).bit_length(), BUFFER_CEILING)
 
@@ -95,7 +95,7 @@ def _bytes(count: int | None) -> str:
 
 
 def window_wanted_bytes(link: Measured) -> int | None:
-    """Compressed bytes on their way, and taken only when the mirror says so: of a round trip under load."""
+    """Bytes of frames that a full link has sent and not taken: a round trip under load; None: not known."""
     if link.rate is None:
         return None
     return math.ceil(link.rate.bytes_per_second * (link.loaded or link.idle).median_seconds)

@@ -1,4 +1,4 @@
-"""What a mirror has of one channel: slices become frames again, and what is missing or not taken is counted.
+"""One channel at the mirror: reassembles frames from slices, and counts what is missing or not taken.
 
 Pure; moments are arguments, in monotonic seconds. Source: docs/protocol.md.
 """
@@ -14,21 +14,21 @@ from mirror.link.ordering import InOrder
 
 
 class ChannelState:
-    """What has come of one channel.
+    """What a mirror has received of one channel.
 
     Attributes:
         opener: Opens its frames, in their order.
-        untaken_bytes: Of frames that came in their order and were not taken.
-        taken_bytes: Of those that were, since it began.
-        whole_at: Since when something is missing, where something is.
-        piece_at: When something came last.
-        moved: Of a shared one: with which numbers the partitions that come by it were wanted.
+        untaken_bytes: Bytes that arrived in order and are not taken, those of an incomplete frame included.
+        taken_bytes: Bytes of frames taken since the channel began.
+        whole_at: When bytes last arrived in order; while bytes are missing, since when they are waited for.
+        piece_at: When anything last arrived.
+        moved: For a shared channel: partitions that come by it, and the numbers they were wanted with.
         ended: Nothing more comes.
 
     Args:
-        claim: As :class:`Frames` has it.
-        window_log_max: As :class:`Opener` has it.
-        repeats: Whether the same bytes may come over more than one connection.
+        claim: See :class:`Frames`.
+        window_log_max: See :class:`Opener`.
+        repeats: Whether the same bytes may arrive over more than one connection.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class ChannelState:
 
     @property
     def held_bytes(self) -> int:
-        """All that is here of it."""
+        """Bytes held: those not taken, and those that arrived early with what keeping them costs."""
         return self.untaken_bytes + self.in_order.early_bytes
 
     def received(self, at: int, data: memoryview, now: float) -> Iterator[Arrived]:
-        """Frames that are whole now.
+        """Take in the bytes of the channel from ``at`` on; yield the frames that are complete now.
 
         Raises:
             AnswerError: As for :class:`InOrder` and :class:`Frames`.

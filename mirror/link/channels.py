@@ -1,7 +1,7 @@
-"""What a mirror has of all channels of a stream: what has come waits here until it is taken.
+"""All channels of a stream at the mirror: frames that have arrived wait here until they are taken.
 
-It is no more than both sides have agreed on, whatever the relay sends. Channels that are shared begin and
-end; what comes by them waits with what is live. Frames are not opened here.
+Whatever the relay sends, no more is kept than both sides have agreed on. Shared channels begin and end; their
+frames wait in one queue with those of LIVE. Frames are not opened here.
 
 No I/O. Source: docs/protocol.md.
 """
@@ -25,24 +25,26 @@ from mirror.link.parts import Part
 from mirror.link.protocol import CHANNELS_MAX, Channel, Down
 
 WINDOW_LOG_MAX, SHARED_WINDOW_LOG_MAX = 27, 23
-"""A relay that compresses with a window above 128 MiB is refused, and above 8 MiB on a channel that is
-shared: there can be thirty of those, and each has one.
+"""Base-2 logarithm of the largest zstd window accepted: 128 MiB, or 8 MiB on a shared channel. There can be
+thirty of those, each with a window of its own.
 """
 FRAME_COSTS_BYTES = 1 << 10
-"""So much memory a frame takes here, however short it is."""
+"""Memory that a waiting frame takes here, however short it is."""
 FRAME_BYTES_MAX = HEADER_BYTES + wire_bound(BODY_BYTES_MAX)
 FRAMES_AT_ONCE = 8
-"""So many frames of all channels may go beyond their windows at a time, and one of the largest size."""
+"""Frames of ``frame_bytes`` for which all channels together have room beyond their windows, and beyond one
+frame of the largest size.
+"""
 UNCERTAIN_BYTES = messages.MESSAGE_BYTES_MAX
-"""Of what has just come part may be counted twice."""
+"""Tolerance: part of what has just arrived may be counted twice."""
 
 Wanted = tuple[Key, int]
-"""A partition, and the number with which it was wanted."""
+"""A partition, and the number it was wanted with."""
 OnMoved = Callable[[int, Sequence[Wanted]], Iterable[Wanted]]
 
 
 class Came(NamedTuple):
-    """A frame: its channel, what has arrived, and a moment not after it was read, in monotonic seconds."""
+    """A frame and its channel; ``read_at`` is not later than the relay read it, in monotonic seconds."""
 
     channel: int
     arrived: Arrived
@@ -53,15 +55,15 @@ class Channels:
     """The channels of a stream.
 
     Attributes:
-        on_moved: Told by which channel partitions come from now on, and with which numbers they were wanted;
-            answers which of them are still wanted so. Others will never be taken.
+        on_moved: Called with a channel, and with the partitions that come by it from now on and the numbers
+            they were wanted with; returns those that are still wanted so. The others are never taken.
     """
 
     def __init__(self, hello: Hello, pool: BufferPool, distance: Distance) -> None:
         """
         Args:
-            hello: Has the windows that the relay was told.
-            pool: Has the buffers for what comes.
+            hello: Has the windows that were announced to the relay.
+            pool: Has the buffers for frames.
             distance: To the relay's clock.
         """
         self.on_moved: OnMoved = _none
@@ -72,13 +74,13 @@ class Channels:
         self._came: dict[Channel, asyncio.Queue[Came]] = {c: asyncio.Queue() for c in Channel}
 
     def begin(self, keys: Sequence[bytes], now: float) -> None:
-        """Those that are this mirror's own; ``keys`` as the relay's welcome has them."""
+        """Begin LIVE and BULK; ``keys`` are those of the relay's WELCOME."""
         self._states = {
             c: self._new(keys[c], now, WINDOW_LOG_MAX, repeats=c is Channel.LIVE) for c in Channel
         }
 
     def close(self) -> None:
-        """Keep nothing: what has come and was not taken is given back, and so is what zstd has."""
+        """Release the buffers of frames that were not taken, and the memory of zstd."""
         for state in self._states.values():
             state.opener.close()
         self._states.clear()
@@ -89,10 +91,11 @@ class Channels:
     # -- what comes ----------------------------------------------------------------------------------
 
     def heard_slice(self, number: int, at: int, data: memoryview) -> None:
-        """A piece of a channel, from such a place of it on.
+        """Take in bytes of a channel; ``at`` bytes of the channel come before them.
 
         Raises:
-            AnswerError: It is more than was allowed, or makes no sense.
+            AnswerError: There is no such channel, it is more than the relay may send, or the bytes are
+                refused by :class:`InOrder` or :class:`Frames`.
         """
         now = time.monotonic()
         state = self._state(number)
@@ -105,10 +108,11 @@ class Channels:
             self._came[base].put_nowait(Came(number, arrived, read_at))
 
     def heard_of_shared(self, kind: int, payload: memoryview, now: float) -> None:
-        """A channel that is shared begins or ends, or partitions come by another one: SHARED, ENDED, MOVED.
+        """Handle SHARED, ENDED or MOVED: a shared channel begins or ends, or partitions move to a channel.
 
         Raises:
-            AnswerError: It cannot.
+            AnswerError: The channel cannot begin, does not exist or is not shared, or the payload has a wrong
+                size.
         """
         number, rest = protocol.read_channel(payload)
         if kind == Down.MOVED:
@@ -136,7 +140,12 @@ class Channels:
         return ChannelState(key, now, self._pool, self._claim, window_log_max, repeats=repeats)
 
     def _claim(self, size: int) -> None:
-        """So many bytes more are to be kept: what is here of all channels, and has a buffer, is bounded."""
+        """Check that there is room for ``size`` more bytes, over all channels. Bytes still missing of a frame
+        count once the frame has its buffer.
+
+        Raises:
+            AnswerError: There is not.
+        """
         held = sum(state.held_bytes + state.frames.missing_bytes for state in self._states.values())
         held += FRAME_COSTS_BYTES * sum(came.qsize() for came in self._came.values())
         windows = sum(self._hello.windows[_base(number)] for number in self._states)
@@ -147,19 +156,19 @@ class Channels:
     # -- what is taken -------------------------------------------------------------------------------
 
     async def next_frame(self, channel: Channel) -> Came:
-        """The next frame of a channel; of LIVE, the next of it or of any that is shared."""
+        """The next frame of a channel; for LIVE, the next one of LIVE or of any shared channel."""
         return await self._came[channel].get()
 
     def opener(self, channel: int) -> Opener:
-        """Opens the frames of a channel; one for its whole life."""
+        """The opener for a channel's frames, the same for the channel's whole life."""
         return self._states[channel].opener
 
     def number_of(self, channel: int, part: Part) -> int | None:
-        """With which number a part that came by some channel was wanted; None where it was not."""
+        """The number that a part's partition was wanted with; None if it was not moved to this shared one."""
         return part.number if channel in self._came else self._states[channel].moved.get(part.fetched.key)
 
     def took(self, came: Came) -> int:
-        """A frame is out of the way; answers how many bytes of its channel are by now."""
+        """Count a frame as taken; returns the bytes of its channel taken so far."""
         size = HEADER_BYTES + came.arrived.header.wire_bytes
         state = self._states[came.channel]
         state.untaken_bytes -= size
@@ -171,17 +180,17 @@ class Channels:
     # -- how it stands -------------------------------------------------------------------------------
 
     def piece_at(self) -> float | None:
-        """When something of a frame that is not whole yet came last; else None."""
+        """When a piece of a frame that is still incomplete last arrived; None if there is no such frame."""
         torn = [state.piece_at for state in self._states.values() if state.frames.torn]
         return max(torn, default=None)
 
     def held_up(self) -> list[float]:
-        """Since when one of the connections has held up what came over others."""
+        """For each channel with bytes that wait for earlier ones from another connection: since when."""
         return [state.whole_at for state in self._states.values() if state.in_order.incomplete]
 
 
 def _base(channel: int) -> Channel:
-    """Whose window a channel has."""
+    """The channel whose window and queue this channel has."""
     return Channel.BULK if channel == Channel.BULK else Channel.LIVE
 
 

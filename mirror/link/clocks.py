@@ -1,8 +1,8 @@
-"""When something happened that the other side has told by its own clock.
+"""Converts moments by the other side's clock to ours.
 
-Both clocks are steady: they are never set, and may run a little differently. What is known of their
-distance is that a question was asked before it was answered, and answered before the answer came. Of all
-moments that could be meant the earliest one is taken: so nothing that was told looks newer than it is.
+Both clocks are steady: they are never set, but may run at slightly different speeds. What is known of their
+distance is that the other side answered after we asked, and before the answer arrived. Of all possible
+moments the earliest is taken, so nothing looks newer than it is.
 
 Pure; moments are arguments, in seconds.
 """
@@ -12,25 +12,27 @@ from __future__ import annotations
 import math
 
 DRIFT = 1e-4
-"""The clocks of two machines differ by less than so many seconds in a second."""
+"""The clocks of two machines drift apart by less than this many seconds a second."""
 
 
 class Distance:
-    """By how much our clock is ahead of theirs, at least."""
+    """How far our clock is ahead of theirs, at least."""
 
     def __init__(self) -> None:
         self._least = -math.inf
         self._at = 0.0
 
     def learned(self, *, asked_at: float, theirs: float, came_at: float) -> None:
-        """Their clock read ``theirs`` at some moment between two of ours."""
+        """Their clock showed ``theirs`` at some moment between ``asked_at`` and ``came_at`` by ours."""
         least, most = asked_at - theirs, came_at - theirs
         before = self._known(came_at)
         self._least = before if least <= before <= most else least
         self._at = came_at
 
     def ours(self, theirs: float, came_at: float) -> float:
-        """The moment by our clock, or an earlier one; minus infinity before anything was learned."""
+        """The moment ``theirs`` by our clock, or an earlier one, and never after ``came_at``. Minus infinity
+        before anything was learned.
+        """
         return min(theirs + self._known(came_at), came_at)
 
     def _known(self, now: float) -> float:

@@ -1,6 +1,6 @@
-"""What to expect of a copy over a link: whether it keeps up, how far it is behind, how fast it catches up.
+"""What to expect of a copy over a link: whether it keeps up, how far it lags, how fast it catches up.
 
-What cannot be told is None; ``unknown`` says why, by the name of what it is.
+What is not known is None; ``unknown`` says why, by the name of the field.
 
 Pure. Times are seconds, rates bytes a second.
 """
@@ -24,7 +24,7 @@ NOTHING_READ = "no batch could be read of what was produced"
 
 
 class Sample(NamedTuple):
-    """Batches of one partition: their bytes at the source, and the offsets they stand for."""
+    """Batches of one partition: their bytes at the source, and how many offsets they cover."""
 
     bytes: int
     offsets: int
@@ -35,14 +35,14 @@ class Production:
     """What is written to the topics of a flow.
 
     Attributes:
-        topics_left_out: That its lists want besides, and that are copies of what the target has; None where
-            the target has not said so.
-        partitions_unknown: Of the partitions, those whose ends could not be told; they count as nothing.
-        seconds: For so long it was watched.
-        records_per_second: Offsets, to be exact: transactions have some without a record.
-        bytes_per_second: As the source's brokers hold them, compressed or not.
-        sample_bytes: Of the batches that were looked at.
-        wire_share: So much of their bytes crosses the link, by zstd at level 2.
+        topics_left_out: Topics that the flow's lists also match, but that are copies of topics of the target;
+            None if the target did not say.
+        partitions_unknown: Those of ``partitions`` whose ends are not known; they count as not growing.
+        seconds: For how long the topics were watched.
+        records_per_second: In fact offsets: transactions use some without a record.
+        bytes_per_second: As the source's brokers store them, compressed or not.
+        sample_bytes: Bytes of the batches that were examined.
+        wire_share: The share of those bytes that crosses the link, compressed with zstd at level 2.
     """
 
     topics: int
@@ -59,18 +59,19 @@ class Production:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a link is for a flow.
+    """What a link achieves for a flow.
 
     Attributes:
-        carries_bytes_per_second: Of records, as the source holds them.
-        times_production: So many times what is produced; at least so many where ``at_least`` is true: no more
-            was asked of the link.
-        lag_seconds: Of what is up to date, on an idle link; brokers and disks take their time besides.
-        lag_while_full_seconds: The same while something else catches up.
-        outage_hour_seconds: In so long an hour without a link is caught up.
-        missing_bytes_per_second: On the link; 0 where it carries what is produced.
-        lag_growth_seconds_per_hour: Likewise.
-        limit_bytes_per_second: The limit of the settings that all this is for; None where they have none.
+        carries_bytes_per_second: Bytes of records, as the source stores them.
+        times_production: How many times what is produced the link carries; if ``at_least`` is true, at least
+            this many, as no more was asked of the link.
+        lag_seconds: Of caught-up partitions on an idle link; brokers and disks add their time.
+        lag_while_full_seconds: The same while others catch up.
+        outage_hour_seconds: How long it takes to catch up after an hour without a link.
+        missing_bytes_per_second: What the link lacks; 0 if it carries what is produced.
+        lag_growth_seconds_per_hour: How fast the lag grows; 0 likewise.
+        limit_bytes_per_second: The lowest limit from the settings of mirror and relay, which all this takes
+            into account; None if there is none.
     """
 
     carries_bytes_per_second: float | None
@@ -101,10 +102,11 @@ def produced(
     """What was written between two looks at the ends of partitions.
 
     Args:
-        before, after: Ends; None where they could not be told.
+        before, after: End offsets; None if not known.
         seconds: Between the looks.
-        samples: Of some partitions; those with most news say how long a record is.
-        topics_left_out: How many; or why that is not known.
+        samples: Of some partitions; weighted by how much those grew they give the length of a record.
+        wire_share: As in :class:`Production`.
+        topics_left_out: How many, or why that is not known.
     """
     grown = growth(before, after)
     records = sum(grown.values()) / seconds
@@ -133,7 +135,7 @@ def produced(
 def growth(
     before: Mapping[TopicPartition, int | None], after: Mapping[TopicPartition, int | None]
 ) -> dict[TopicPartition, int]:
-    """By how much each partition has grown; without those of which it is not known."""
+    """By how many offsets each partition has grown; those for which this is not known are left out."""
     pairs = {tp: (begin, after.get(tp)) for tp, begin in before.items()}
     return {
         tp: max(end - begin, 0) for tp, (begin, end) in pairs.items() if begin is not None and end is not None
@@ -143,7 +145,7 @@ def growth(
 def _record_bytes(
     grown: Mapping[TopicPartition, int], samples: Mapping[TopicPartition, Sample]
 ) -> float | None:
-    """Bytes of a record, each partition with the weight of its news."""
+    """Mean bytes of a record, each partition weighted by its growth; None if no sampled one has grown."""
     told = {tp: sample for tp, sample in samples.items() if sample.offsets and grown.get(tp)}
     records = sum(grown[tp] for tp in told)
     if not records:
@@ -152,7 +154,7 @@ def _record_bytes(
 
 
 class _Pace(NamedTuple):
-    """What a link is for what is produced; None is not known."""
+    """What a link achieves for what is produced; None: not known."""
 
     times: float | None
     outage_hour_seconds: float | None
@@ -163,8 +165,9 @@ class _Pace(NamedTuple):
 def _pace(rate: float, share: float, made: float) -> _Pace:
     """
     Args:
-        share: Of what is made, so much crosses the link.
-        made: Above 0.
+        rate: Of the link, bytes a second.
+        share: The share of what is produced that crosses the link.
+        made: Bytes produced a second, above 0.
     """
     times = rate / share / made
     outage = HOUR_SECONDS / (times - 1) if times > 1 else None
@@ -174,11 +177,11 @@ def _pace(rate: float, share: float, made: float) -> _Pace:
 def expected(
     link: Measured, production: Production | None, why_none: str, rate_limit: float | None = None
 ) -> Expected:
-    """What a link is for what is produced, within the limits that hold for it.
+    """What a link achieves for what is produced, within the limits that apply to it.
 
     Args:
-        why_none: The reason where production is None.
-        rate_limit: The lowest of the mirror's own limits; None where it has none.
+        why_none: Why ``production`` is None.
+        rate_limit: The lowest of the mirror's own limits; None: no limit.
     """
     allowed = lowest(rate_limit, link.rate_limit)
     rate = lowest(link.rate.bytes_per_second, allowed) if link.rate else None
@@ -195,7 +198,7 @@ def expected(
     carries = rate / share if rate and share else None
     paced = (
         link.limit is Limit.RATE_MAX
-    )  # what waits in the kernel then is more than a copy within a limit has
+    )  # then more waits in the kernel than for a copy within a limit
     full, one_way = None if paced else link.loaded, link.idle.median_seconds / 2
     reasons = (
         ("carries_bytes_per_second", carries, why),
@@ -224,7 +227,7 @@ def expected(
 
 
 def _at_limit(link: Measured, allowed: float | None) -> bool:
-    """Whether it carried what a copy may have of it: how much more it could carry makes no difference."""
+    """Whether the link carried all that a copy may use: whether it could carry more makes no difference."""
     return (
         allowed is not None
         and link.rate is not None

@@ -1,8 +1,8 @@
-"""Frames: the bodies of one channel, compressed with a window that is kept from each to the next.
+"""Frames: the bodies of one channel, compressed with a window that continues from each to the next.
 
-So what repeats over megabytes crosses the link once. A frame is a header and compressed bytes; its digest is
-of both as they cross the link, under a key that only this channel has. What is broken, in the wrong place or
-of another channel is refused before anybody reads it, zstd included.
+So what repeats over megabytes crosses the link once. A frame is a header and compressed bytes. Its digest
+covers both as they cross the link, keyed with a key that only this channel has. A frame that is corrupt, out
+of order or of another channel is refused before anything reads it, zstd included.
 
 No I/O. Sources: RFC 8878 (zstd, flushed blocks), the BLAKE3 paper (keyed hashing), docs/protocol.md.
 """
@@ -22,29 +22,29 @@ from mirror.errors import AnswerError
 from mirror.kafka.buffers import Buffer, BufferPool
 
 MAGIC, STORED = b"tsf1", b"tsf0"
-"""Of a frame whose body is compressed, and of one whose body is as it is and no part of the window."""
+"""Of a frame with a compressed body, and of one with a body stored as it is, which is not in the window."""
 BODY_BYTES_MAX = 136 << 20
-"""A batch of 128 MiB, the largest that is read, and what stands before it."""
+"""Room for a batch of 128 MiB, the largest that is read, and for what precedes it."""
 KEY_BYTES = 32
 READ_BYTES = 128 << 10
 
 _FIELDS = struct.Struct(">4sQiQII")
 _DIGEST_BYTES = 32
 _EMPTY_BLOCK = b"\0\0\0"
-"""Of zstd, and not the last one (RFC 8878, 3.1.1.2). What is left of the blocks before comes out first."""
+"""A zstd block that is not the last one (RFC 8878, 3.1.1.2). Output left of earlier blocks comes first."""
 HEADER_BYTES = _FIELDS.size + _DIGEST_BYTES
 
 
 class Header(NamedTuple):
-    """What stands before the compressed bytes of a frame.
+    """What precedes the body of a frame.
 
     Attributes:
-        sequence: Its number in the channel, counted from 0.
-        node: The broker that was read.
-        read_us: When the broker's answer came, by the relay's steady clock.
-        body_bytes: Before it was compressed.
-        wire_bytes: Of the compressed body.
-        stored: The body is as it is.
+        sequence: Its number in the channel, from 0.
+        node: Id of the broker that was read; -1: none.
+        read_us: When the broker answered, in microseconds of the relay's steady clock.
+        body_bytes: Size of the body before compression.
+        wire_bytes: Size of the body as it crosses the link.
+        stored: The body is not compressed.
     """
 
     sequence: int
@@ -64,11 +64,11 @@ class Compression(NamedTuple):
     """How a channel is compressed.
 
     Attributes:
-        level: Of zstd; 0 for not at all.
-        window_log: The logarithm of its window.
-        long: What repeats is looked for all over the window, which moves on ("long distance matching"), and
-            not only nearby. Without, the window begins anew when it is full: zstd takes longer where
-            it has to look behind the seam of its buffer.
+        level: zstd's; 0: not compressed.
+        window_log: Base-2 logarithm of the window in bytes.
+        long: Repeats are searched for in the whole window, which slides ("long distance matching"), not only
+            nearby. Without it a new window begins when this one is full: zstd takes longer where it has to
+            search across the wrap of its buffer.
     """
 
     level: int = 2
@@ -77,7 +77,7 @@ class Compression(NamedTuple):
 
     @property
     def long_bytes(self) -> int:
-        """What repeats over so many bytes is sent once; 0 where that is not looked for."""
+        """What repeats within this many bytes is sent once; 0: such repeats are not searched for."""
         return 1 << self.window_log if self.level and self.long else 0
 
 
@@ -85,7 +85,7 @@ class Sealer:
     """Makes the frames of one channel, in their order.
 
     Attributes:
-        key: Of the channel; the other side has to be told.
+        key: The channel's key; the other side needs it.
     """
 
     def __init__(self, compression: Compression) -> None:
@@ -97,17 +97,17 @@ class Sealer:
 
     @property
     def stores(self) -> bool:
-        """The next frames are not compressed."""
+        """Whether the next frames are stored, not compressed."""
         return not self._level
 
     def change(self, compression: Compression) -> None:
-        """Compress the next frames another way. The window begins anew, unless they are not compressed."""
+        """Compress the next frames another way, with an empty window; at level 0 they are stored."""
         self._level = compression.level
         if compression.level:
             self._next = compression
 
     def close(self) -> None:
-        """Give back what zstd has, tens of megabytes; nothing is compressed any more."""
+        """Release zstd's memory, tens of megabytes; further frames are stored."""
         self._level = 0
         self._window = self._next = None
 
@@ -115,8 +115,8 @@ class Sealer:
         """The next frame, in pieces.
 
         Args:
-            node: The broker it comes from.
-            read_us: When that has answered, by our steady clock.
+            node: Id of the broker that was read; -1: none.
+            read_us: When it answered, in microseconds of our steady clock.
             body: In pieces, which are not copied.
         """
         stored = self.stores or not any(body)
@@ -137,7 +137,7 @@ class Sealer:
 
 
 class _Window:
-    """What zstd goes back to. Unless that is all of it, it begins anew where it would have to be moved on."""
+    """What zstd may refer to. Unless it slides (``Compression.long``), a new one begins when it is full."""
 
     def __init__(self, compression: Compression) -> None:
         parameters = zstandard.ZstdCompressionParameters.from_level(
@@ -149,7 +149,7 @@ class _Window:
         self._bytes = 0
 
     def compressed(self, body: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-        """The pieces of a body, and whatever makes them come out at the other side."""
+        """The body compressed, in pieces, and flushed so that the other side can decompress all of it."""
         size, end = sum(map(len, body)), b""
         if self._bytes + size > self._bytes_max:
             end = self.end()
@@ -159,16 +159,16 @@ class _Window:
         return [end, *map(compress, body), self._zstd.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)]
 
     def end(self) -> bytes:
-        """What stands before the next window."""
+        """The end of the zstd frame, which precedes the next window."""
         return self._zstd.flush()
 
 
 class Opener:
-    """Opens the frames of one channel, in their order; after an error nothing more.
+    """Opens the frames of one channel, in their order; not to be used after an error.
 
     Args:
-        key: Of the channel.
-        window_log_max: A window that needs more memory than this is refused.
+        key: The channel's key.
+        window_log_max: Base-2 logarithm of the largest window accepted, in bytes.
     """
 
     def __init__(self, key: bytes, window_log_max: int) -> None:
@@ -181,15 +181,16 @@ class Opener:
         self._sequence = 0
 
     def close(self) -> None:
-        """Give back what zstd has, tens of megabytes; nothing can be opened any more."""
+        """Release zstd's memory, tens of megabytes; no compressed frame can be opened any more."""
         self._zstd = None
 
     def open(self, header: Header, wire: memoryview, room: memoryview) -> memoryview:
-        """The body of a frame: decompressed into ``room``, which is as long as the header says; or
-        ``wire`` itself, where it is stored.
+        """The body of a frame: decompressed into ``room``, which is ``header.body_bytes`` long; or ``wire``
+        itself, if the frame is stored.
 
         Raises:
-            AnswerError: It is not the next one, or not what it was when it was made.
+            AnswerError: It is not the next frame, its digest or its sizes are wrong, it cannot be
+                decompressed, or it needs too large a window.
         """
         if header.sequence != self._sequence:
             raise AnswerError(f"frame {header.sequence} came where {self._sequence} was due")
@@ -223,7 +224,7 @@ class Opener:
             raise AnswerError(f"a frame of {len(body)} bytes goes on behind its end")
 
     def _holds_more(self, zstd: zstandard.ZstdDecompressionReader) -> bool:
-        """Whether something has been decompressed, or will be, that is not in the body."""
+        """Whether zstd has more output than fits into the body."""
         self._left.rest = memoryview(_EMPTY_BLOCK)
         try:
             return bool(zstd.readinto(bytearray(1)))
@@ -232,11 +233,11 @@ class Opener:
 
 
 class _NothingLeftError(Exception):
-    """More is wanted of a frame than it has. An end would be one for all frames."""
+    """A frame has fewer bytes than zstd asks for. An end of file would end the stream of all frames."""
 
 
 class _Left:
-    """What is left of a frame's compressed bytes, as a file."""
+    """The rest of a frame's compressed bytes, as a file."""
 
     def __init__(self) -> None:
         self.rest = memoryview(b"")
@@ -250,14 +251,14 @@ class _Left:
 
 
 class Arrived(NamedTuple):
-    """A frame that is whole; who takes it releases the buffer."""
+    """A frame that is complete; whoever takes it releases the buffer."""
 
     header: Header
     buffer: Buffer
 
     @property
     def wire(self) -> memoryview:
-        """The body as it came."""
+        """The body as it crossed the link."""
         return self.buffer.memory[: self.header.wire_bytes]
 
 
@@ -266,13 +267,13 @@ def _without_bound(_: int) -> None:
 
 
 class Frames:
-    """The slices of one channel become frames again.
+    """Reassembles the frames of one channel from its bytes.
 
     Args:
-        body_bytes_max: A frame that claims to hold more is refused before anything is done with it.
-        pool: Has the buffers into which they are put.
-        claim: Told how many bytes a frame will have before there is a buffer for them; raises where there is
-            no room.
+        body_bytes_max: A frame that claims a larger body is refused before anything is done with it.
+        pool: Provides the buffers for frames.
+        claim: Called with the size of a frame's body on the wire before a buffer is taken for it; raises if
+            there is no room.
     """
 
     def __init__(
@@ -288,23 +289,23 @@ class Frames:
         self._header: Header | None = None
         self._buffer = pool.take_uncounted(0)
         self._left = memoryview(b"")
-        """What is not filled yet of the buffer."""
+        """The part of the buffer that is not filled yet."""
 
     @property
     def torn(self) -> bool:
-        """Of a frame something has come, and not all."""
+        """Whether a frame has arrived in part."""
         return self._header is not None or bool(self._torn)
 
     @property
     def missing_bytes(self) -> int:
-        """Of the frame that has begun: the buffer has room for them already."""
+        """Bytes that the frame that has begun still lacks; its buffer already has room for them."""
         return len(self._left)
 
     def received(self, data: bytes | memoryview) -> list[Arrived]:
-        """What is whole now.
+        """Take in the next bytes of the channel; returns the frames that are complete now.
 
         Raises:
-            AnswerError: What came is no frame, or one that is too large.
+            AnswerError: The bytes are no frame, the frame is too large, or ``claim`` refuses it.
         """
         came = memoryview(data)
         found: list[Arrived] = []
@@ -341,7 +342,7 @@ class Frames:
 
 
 def wire_bound(body_bytes: int) -> int:
-    """The most that zstd makes of so many bytes, and of the flushes between them."""
+    """The most bytes that zstd makes of a body, flushes included."""
     return body_bytes + body_bytes // 128 + 4096
 
 

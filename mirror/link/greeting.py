@@ -1,6 +1,6 @@
-"""What mirror and relay say of themselves: who the mirror is, how the relay sends, and what it cannot read.
+"""What mirror and relay say in JSON: who the mirror is, how the relay sends, and what it cannot read.
 
-Pure. What a relay says is checked before anything is made of it.
+Pure. What a relay says is validated before it is used.
 
 Source: docs/protocol.md (HELLO, WELCOME, CHOICE, TROUBLE).
 """
@@ -15,20 +15,21 @@ from mirror.link import messages
 from mirror.link.frames import KEY_BYTES
 
 LEVEL_MAX = 22
-"""zstd has no higher one."""
+"""The highest level of zstd."""
 NUMBER_MAX = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who a mirror is, and what it can take.
+    """Who a mirror is, and what it has room for.
 
     Attributes:
+        producer_id: Of the flow's producer, as ``epoch``.
         isolation: As in Fetch.
-        windows: By channel: bytes of frames on their way, or here and not yet taken.
-        frame_bytes: Bytes of records there is room for in one frame, unless one batch is larger.
+        windows: By channel: bytes of frames that may be sent and not taken.
+        frame_bytes: Bytes of records that one frame may have, unless one batch is larger.
         level: zstd's for what is behind; 0: as the link needs.
-        recode: Whether batches may be inflated for the way.
+        recode: Whether batches may be inflated for the link.
     """
 
     flow: str
@@ -43,10 +44,15 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What the relay has answered: how it sends.
+    """The relay's answer to HELLO: how it sends.
 
     Attributes:
-        source_cluster_id: Which cluster it reads; None where it does not say.
+        relay: Its version.
+        congestion: The congestion control of this connection.
+        keys: Of the digests of LIVE and of BULK.
+        steady_us: Its steady clock, in microseconds.
+        token: By which further connections join.
+        source_cluster_id: The cluster that it reads; None if it does not say.
     """
 
     relay: str
@@ -62,8 +68,9 @@ class Choice:
     """How the relay sends what is behind, and why.
 
     Attributes:
-        connections: Over so many it would send more; 0: over those there are.
-        window_bytes: Over so many what repeats is sent once, 0: none; None where it does not say.
+        connections: With this many connections it would send more; 0: those there are suffice.
+        window_bytes: What repeats within this many bytes is sent once; 0: such repeats are not searched for.
+            None if the relay does not say.
     """
 
     level: int
@@ -75,7 +82,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A broker that the relay cannot read just now."""
+    """A broker that the relay cannot read at the moment; node -1: all of them."""
 
     node: int
     detail: str
@@ -84,7 +91,7 @@ class Trouble:
 def read_welcome(document: dict[str, Any]) -> Welcome:
     """
     Raises:
-        AnswerError: It makes no sense.
+        AnswerError: A field is missing or has an impossible value.
     """
     try:
         live, bulk = (_key(key) for key in document["keys"])
@@ -104,7 +111,7 @@ def read_welcome(document: dict[str, Any]) -> Welcome:
 def read_choice(document: dict[str, Any]) -> Choice:
     """
     Raises:
-        AnswerError: It makes no sense.
+        AnswerError: A field is missing or has an impossible value.
     """
     try:
         level = _number(document["level"], LEVEL_MAX)
@@ -120,7 +127,7 @@ def read_choice(document: dict[str, Any]) -> Choice:
 def read_trouble(document: dict[str, Any]) -> Trouble:
     """
     Raises:
-        AnswerError: It makes no sense.
+        AnswerError: A field is missing or of another type.
     """
     node, detail = document.get("node"), document.get("detail")
     if not isinstance(node, int) or not isinstance(detail, str):

@@ -1,4 +1,4 @@
-"""How many connections a stream has, what they carry, and when one that was refused is tried again. Pure."""
+"""How many connections a stream has, what they carry, and when a refused one is tried again. Pure."""
 
 from __future__ import annotations
 
@@ -7,26 +7,31 @@ from mirror.kafka.relayed import UnknownStreamError
 from mirror.link.protocol import Channel
 
 BBR, WITH_BBR, WITHOUT_BBR = "bbr", 3, 16
-"""Without it so many connections share a link: a lost packet then halves a sixteenth of what is sent."""
+"""Connections of a stream with BBR, and without it: a lost packet then halves the rate of only one of the
+fourteen that carry what is behind.
+"""
 JOIN_TRIES, JOIN_PAUSE_SECONDS = 5, 0.2
-"""An address may lead to several relays, of which one has the stream; after so many tries it is said that
-there is no connection, and the pause after each is twice the one before."""
+"""An address may lead to several relays, of which one has the stream. After this many failed tries a warning
+is logged; the pause doubles after each.
+"""
 JOIN_PAUSE_SECONDS_MAX, UNKNOWN_PAUSE_SECONDS_MAX = 30.0, 300.0
-"""Where the relay has no room just now, and where it does not know the stream: another one has it."""
+"""The longest pause if the relay has no room at the moment, and if it does not know the stream: another one
+has it.
+"""
 
 
 def further_connections(connections: int, congestion: str) -> list[Channel]:
-    """What each carries but the first: one what is urgent, where there is another for what is not.
+    """What each connection but the first carries: the last one LIVE, the others BULK; a single one BULK.
 
     Args:
-        connections: In all; 0: as many as the relay's kernel needs.
-        congestion: Its congestion control.
+        connections: In total; 0: as many as suit the congestion control.
+        congestion: The congestion control of the relay's kernel.
     """
     further = [Channel.BULK] * ((connections or (WITH_BBR if congestion == BBR else WITHOUT_BBR)) - 1)
     return [*further[1:], Channel.LIVE] if len(further) > 1 else further
 
 
 def join_pause_seconds(tries: int, error: TwinsiteError) -> float:
-    """How long to wait until a further connection is tried again, after so many tries."""
+    """How long to wait before a further connection is tried again, after ``tries`` failed tries."""
     longest = UNKNOWN_PAUSE_SECONDS_MAX if isinstance(error, UnknownStreamError) else JOIN_PAUSE_SECONDS_MAX
     return min(JOIN_PAUSE_SECONDS * 2.0 ** min(tries - 1, 16), longest)

@@ -1,7 +1,8 @@
-"""Connections whose other end is gone without a word, as where a firewall has forgotten them.
+"""Ends connections whose other end is gone without a word, for example because a firewall forgot them.
 
-What a stream says keeps one of its connections awake, not those that have joined it: what is behind may have
-nothing to send for hours, and then waits for a packet that never arrives. So the kernel looks after each one.
+The messages of a stream keep its first connection in use, not those that have joined it: one for what is
+behind may have nothing to send for hours, and then wait for a packet that never arrives. So the kernel checks
+each one.
 
 Source: tcp(7).
 """
@@ -11,15 +12,15 @@ from __future__ import annotations
 import socket
 
 IDLE_SECONDS, BETWEEN_SECONDS = 10, 2
-"""Nothing has come for so long, and the other end is asked, again and again: one of the packets gets through
-a link that loses many.
+"""After this long without traffic the kernel probes the other end, and repeats that: one of the probes gets
+through even a link that loses many packets.
 """
 DEAD_SECONDS = 30
-"""After so long without an answer it ends, whether something was sent or not."""
+"""After this long without an answer the connection ends, whether data was sent or not."""
 
 
 def end_when_dead(sock: socket.socket) -> None:
-    """Let the kernel end a connection of TCP, by an error, when its other end does not answer."""
+    """Let the kernel end a TCP connection with an error when its other end does not answer."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_SECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, BETWEEN_SECONDS)

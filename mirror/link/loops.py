@@ -1,4 +1,4 @@
-"""Loops that belong together, and work that takes too long for the loop they run on."""
+"""Coroutines that run together, and work that takes too long for the event loop."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ P = ParamSpec("P")
 
 
 async def first_to_end(*loops: Coroutine[Any, Any, None]) -> None:
-    """Run them until one of them ends, cancel the others, and raise what has ended it.
+    """Run the loops until one of them ends, then cancel the others and wait until they have ended.
 
-    What is raised holds what it came through, this too. So neither it nor its task is held here any more: in
-    a circle all that the loops had would stay until Python looks for such.
+    An error holds the stack frames that it passed through, this one too. So neither the error nor the tasks
+    are kept here: in a reference cycle all that the loops held would stay until Python collects garbage.
+
+    Raises:
+        Exception: A loop has failed. If several have, the error of the first one in the order of ``loops``.
     """
     tasks = [asyncio.ensure_future(loop) for loop in loops]
     try:
@@ -29,7 +32,7 @@ async def first_to_end(*loops: Coroutine[Any, Any, None]) -> None:
 
 
 async def _end_all(tasks: Sequence[asyncio.Future[None]]) -> list[Exception]:
-    """Cancel them and wait until they have ended; what the first of them has failed with that has."""
+    """Cancel the tasks and wait until they have ended; returns the error of the first that failed, if any."""
     for task in tasks:
         task.cancel()
     ends = await asyncio.gather(*tasks, return_exceptions=True)
@@ -37,7 +40,7 @@ async def _end_all(tasks: Sequence[asyncio.Future[None]]) -> list[Exception]:
 
 
 async def both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> tuple[T, U]:
-    """What comes of two things done at the same time; if one fails the other has ended when this raises."""
+    """The results of two coroutines that run in parallel; if one fails, both have ended when this raises."""
     tasks = asyncio.ensure_future(one), asyncio.ensure_future(other)
     try:
         came, other_came = await asyncio.gather(*tasks)
@@ -50,12 +53,12 @@ async def both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> tu
 
 @contextlib.asynccontextmanager
 async def beside(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
-    """Run it while the block lasts, at whose end it is cancelled and waited for. Who is cancelled meanwhile
-    does not wait.
+    """Run ``work`` in parallel with the block. At the end of the block ``work`` is cancelled and waited for;
+    a cancellation ends that wait.
 
     Raises:
-        Exception: It has failed. Where the block has failed, or is cancelled, too, that is what is raised,
-            and the event loop is told of the other failure.
+        Exception: ``work`` has failed; raised at the end of the block. If the block has failed or is
+            cancelled, that is raised instead, and the event loop's exception handler gets this error.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -70,15 +73,15 @@ async def beside(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
 
 
 async def _end(task: asyncio.Future[object]) -> BaseException | None:
-    """Cancel it and wait until it has ended; what has ended it, unless that was this."""
+    """Cancel a task and wait until it has ended; returns its error, None if it has not failed."""
     task.cancel()
     await asyncio.wait([task])
     return None if task.cancelled() else task.exception()
 
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do work in another thread. It has ended when this returns, also by a cancellation: so the memory it
-    works on may be used for something else.
+    """Do ``work`` in another thread. It has ended when this returns or raises, even on cancellation: so the
+    memory that it works on may be used for something else.
     """
     task = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     try:
@@ -87,5 +90,5 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
         while not task.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([task])
-        task.exception()  # nobody waits for it any more, and asyncio would complain of that
+        task.exception()  # else asyncio logs that nobody retrieved it
         raise

@@ -1,8 +1,8 @@
-"""What a probe has found out of a link: how long it is, what it carries, what it loses, what holds it back.
+"""What a probe found out about a link: how long it is, what it carries, what it loses, what holds it back.
 
-What cannot be told is None; :attr:`Measured.unknown` says why, by the name of what it is.
+What is not known is None; :attr:`Measured.unknown` says why, by the name of the field.
 
-Pure. Times are seconds, rates bytes a second of what a mirror receives, TLS taken off.
+Pure. Times are seconds; rates are bytes a second that a mirror receives, without TLS.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from mirror.timetable import lowest
 
 SETTLE_SECONDS_MIN = 1.0
 SETTLE_ROUND_TRIPS = 30
-"""BBR has found what a link carries after a dozen or two, and has taken back what it sent too much."""
+"""BBR needs one or two dozen to find what a link carries, and has then drained what it sent in excess."""
 SETTLE_SHARE_MAX = 0.5
-"""Of the time there is."""
+"""Of the time of the load."""
 CLOCK_STEP_SECONDS = 0.001
-"""The relay tells its clock in whole milliseconds."""
+"""The relay gives its clock in whole milliseconds."""
 SECOND = 1.0
 HELD_BACK_ABOVE = 0.2
-"""Of the time in which there was something to send."""
+"""Share of the time in which there was something to send."""
 FULL_ABOVE = 0.5
-"""Of the times the kernel took no more, its buffer was full."""
+"""Share, of the times the kernel took no more, in which its buffer was full."""
 IDLE_BELOW = 0.8
-"""So much of the time there has to be something to send, or the programs are what is slow."""
+"""If there is something to send for less than this share of the time, the programs are too slow."""
 AT_RATE_ABOVE = 0.9
 ROOM = 2
-"""The kernel counts a buffer with what it needs around packets: half of it is a window."""
+"""The kernel's size of a buffer includes its overhead around packets: half of it is window."""
 
 TOO_SHORT = "the load was over before TCP had found its pace: give it more --seconds"
 NOT_SAID = "the kernel of {} machine does not say (net.ipv4.{})"
@@ -46,12 +46,12 @@ class Limit(StrEnum):
     SEND_BUFFER = "send_buffer"
     RATE_MAX = "rate_max"
     PROGRAMS = "programs"
-    """The relay or the mirror, or a processor that others use too."""
+    """The relay or the mirror is too slow, or shares its processor with others."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundTrips:
-    """Of so many, from there and back."""
+    """Round trip times, and how many were measured."""
 
     count: int
     min_seconds: float
@@ -61,7 +61,7 @@ class RoundTrips:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """By how much the relay's clock is ahead of ours, give or take the uncertainty."""
+    """How far the relay's clock is ahead of ours, give or take the uncertainty."""
 
     offset_seconds: float
     uncertainty_seconds: float
@@ -69,11 +69,11 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What came, once TCP had found its pace.
+    """The rate of arrival, once TCP had found its pace.
 
     Attributes:
-        seconds: For so long it was watched.
-        slowest, fastest: Of the whole seconds in it; None where there are not two.
+        seconds: For how long it was watched.
+        slowest, fastest: The rates of its slowest and fastest second; None if there are fewer than two.
     """
 
     bytes_per_second: float
@@ -87,17 +87,17 @@ class Measured:
     """A link to one relay.
 
     Attributes:
-        loaded: While the link is full, with what stands before an answer in the relay and its kernel: as long
-            waits what is urgent while a copy fills the link.
-        loaded_wire_seconds: Of that, on the wire and in the queues of the link.
-        loss: Share of segments that the relay's kernel has sent again.
-        receive_window_bytes: As it was at the end.
-        receive_window_allows: Bytes a second that such a window lets through.
-        receive_buffer_bytes_max: To how much this machine lets it grow; ``send_...`` likewise at the relay.
-        buffer_bytes_wanted: So much both need for what the link carries.
-        bandwidth_delay_bytes: On their way at once while the link is full.
-        rate_limit: What the relay's own limits let through; None where it has none, or does not say.
-        unknown: By name, why something is None.
+        loaded: While the link is full, waiting in the relay and its kernel included: urgent frames wait as
+            long while a copy fills the link.
+        loaded_wire_seconds: The part of that on the wire and in the queues of the link.
+        loss: Share of segments that the relay's kernel sent again.
+        receive_window_bytes: At the end.
+        receive_window_allows: Bytes a second that a window of this size allows.
+        receive_buffer_bytes_max: How large this machine lets it grow; ``send_...``: likewise at the relay.
+        buffer_bytes_wanted: The size that both need for what the link carries.
+        bandwidth_delay_bytes: In flight at once while the link is full.
+        rate_limit: What the relay's own limits allow; None if it has none, or does not say.
+        unknown: Why a field is None, by its name.
     """
 
     relay: str
@@ -124,17 +124,17 @@ class Measured:
 
 
 def load_for(idle: Sequence[Echo], seconds: float, rate_max: int | None) -> Load:
-    """What to ask a relay for over a link of that length."""
+    """What to ask a relay for over a link with these round trips."""
     longest = max(echo.seconds for echo in idle)
     settle = min(seconds * SETTLE_SHARE_MAX, max(SETTLE_SECONDS_MIN, SETTLE_ROUND_TRIPS * longest))
     return Load(seconds, settle, BYTES_MAX, rate_max)
 
 
 def measured(observed: Observed, receive_buffer_bytes_max: int | None) -> Measured:
-    """What was seen, as figures.
+    """What was observed, as figures.
 
     Args:
-        receive_buffer_bytes_max: What the kernel of this machine allows; None where it does not say.
+        receive_buffer_bytes_max: What the kernel of this machine allows; None if it does not say.
     """
     report, load = observed.report, observed.load
     kernel = report.kernel
@@ -187,7 +187,7 @@ def measured(observed: Observed, receive_buffer_bytes_max: int | None) -> Measur
 
 
 def round_trips(echoes: Sequence[Echo]) -> RoundTrips | None:
-    """The shortest, the middle and the longest; None of none."""
+    """The shortest, the median and the longest; None without any."""
     if not echoes:
         return None
     seconds = [echo.seconds for echo in echoes]
@@ -195,7 +195,7 @@ def round_trips(echoes: Sequence[Echo]) -> RoundTrips | None:
 
 
 def clock(echoes: Sequence[Echo]) -> Clock:
-    """By the shortest round trip: what stood in no queue says most.
+    """By the shortest round trip: the less time it spent in queues, the more precise it is.
 
     Args:
         echoes: At least one.
@@ -205,7 +205,7 @@ def clock(echoes: Sequence[Echo]) -> Clock:
 
 
 def rate(arrivals: Sequence[Arrival], settle_seconds: float) -> Rate | None:
-    """What came after so long; None where nothing did."""
+    """The rate of arrival after ``settle_seconds``; None if fewer than two arrivals are left."""
     if not arrivals:
         return None
     begins = arrivals[0].at + settle_seconds
@@ -219,7 +219,7 @@ def rate(arrivals: Sequence[Arrival], settle_seconds: float) -> Rate | None:
 
 
 def _each_second(arrivals: Sequence[Arrival]) -> list[float]:
-    """Bytes a second of each stretch that is a second long or a little longer."""
+    """Bytes a second in each stretch of a second or a little more."""
     found, began = [], arrivals[0]
     for arrival in arrivals:
         if arrival.at - began.at >= SECOND:
@@ -242,10 +242,10 @@ def limit(
     receive_buffer_bytes_max: int | None,
     buffer_bytes_wanted: int | None,
 ) -> Limit | None:
-    """What kept the rate from being higher; None where the relay's kernel does not say.
+    """What kept the rate from being higher; None if there is no rate, or the relay's kernel does not say.
 
-    A receive window that is closed though the buffer could be larger is the mirror's, which does not read; a
-    send buffer that is empty though it has room is the relay's, which had no time to fill it.
+    If the receive window is closed although the buffer could grow, the mirror does not read fast enough. If
+    the send buffer is empty although it has room, the relay had no time to fill it.
     """
     kernel = report.kernel
     if found is None:

@@ -1,8 +1,8 @@
-"""Messages between a mirror and a relay, of a stream or of a probe: how they are framed.
+"""How messages between a mirror and a relay are framed, in a stream and in a probe.
 
-A message is four bytes of length, one of kind, a payload of ``length - 5`` bytes, and the CRC-32C of what
-stands before. A slice has none: frames have digests. Integers are big-endian, as in Kafka's protocol. What is
-said is in :mod:`mirror.link.protocol`, and in :mod:`mirror.link.probe`.
+A message is four bytes of length, one of kind, a payload of ``length - 5`` bytes, and the CRC-32C of all
+before it. A slice has no CRC: frames have digests. Integers are big-endian, as in Kafka's protocol. What the
+messages say is in :mod:`mirror.link.protocol` and :mod:`mirror.link.probe`.
 
 Pure. Source: docs/protocol.md.
 """
@@ -20,11 +20,11 @@ from crc32c import crc32c
 from mirror.errors import AnswerError
 
 MESSAGE_BYTES_MAX = 4 << 20
-"""A mirror that wants a hundred thousand partitions sends as much; frames are cut into far less."""
+"""Room for a WANT of a hundred thousand partitions; slices are far smaller."""
 DOCUMENT_BYTES_MAX = 64 << 10
-"""Of JSON: what is said in it is short, and what becomes of it in memory is not."""
+"""Of JSON: what it says is short, and parsed it takes far more memory than its bytes."""
 WORDS_MAX = 1_000
-"""So many characters are taken of what the other side says to people."""
+"""Characters that are taken of a text for people from the other side."""
 SLICE = 2
 """The kind of a slice, which only a relay sends, and only in a stream."""
 
@@ -33,15 +33,16 @@ _CRC_BYTES = 4
 _SLICE_HEAD = struct.Struct(">BQ")
 
 OnSlice = Callable[[int, int, memoryview], None]
-"""Told of a channel, of how many bytes of its frames come before, and of what comes there."""
+"""Called with a channel, with how many bytes of its frames come before, and with the bytes."""
 
 
 class Messages:
-    """The bytes that come become messages, wherever the network has cut them.
+    """Makes messages of received bytes, wherever the network has cut them.
 
     Args:
-        on_slice: Told what comes of slices, as it comes and until that is overwritten: so nothing is gathered
-            here that belongs into a frame. None: there are no slices.
+        bytes_max: The most that the length of a message may be.
+        on_slice: Called with the bytes of slices as they arrive, which are valid during the call: so nothing
+            is collected here that belongs in a frame. None: there are no slices.
     """
 
     def __init__(self, bytes_max: int = MESSAGE_BYTES_MAX, on_slice: OnSlice | None = None) -> None:
@@ -49,16 +50,17 @@ class Messages:
         self._on_slice = on_slice
         self._torn = bytearray()
         self._slice = (0, 0)
-        """Channel and place of what comes next of the slice that has begun."""
+        """Of the slice that has begun: its channel, and the position of its next byte."""
         self._left = 0
-        """Bytes of it."""
+        """Bytes of it that are still to come."""
 
     def received(self, data: bytes | memoryview) -> Iterator[tuple[int, memoryview]]:
-        """What is whole now, as (kind, payload); a payload is there until ``data`` is overwritten. That of a
-        slice of which somebody was told is empty.
+        """Yield (kind, payload) of the messages that are complete now; a payload is valid until ``data`` is
+        overwritten. A slice that went to ``on_slice`` has an empty payload.
 
         Raises:
-            AnswerError: A length cannot be true, or what came is not what was said; the rest means nothing.
+            AnswerError: A length is impossible, or a CRC is wrong; what follows cannot be read. Also what
+                ``on_slice`` raises.
         """
         came = memoryview(data)
         while came:
@@ -79,7 +81,7 @@ class Messages:
 
     @property
     def left(self) -> int:
-        """So many bytes at least are still to come of what has begun: a slice of which somebody is told."""
+        """Bytes that are still to come of a slice that goes to ``on_slice``; 0 outside of one."""
         return self._left
 
     def _tell(self, piece: memoryview) -> None:
@@ -90,7 +92,7 @@ class Messages:
         self._on_slice(channel, at, piece)
 
     def _cut(self, came: memoryview) -> tuple[memoryview | None, memoryview]:
-        """What belongs together at the beginning, None while some of it is missing; and what follows."""
+        """What belongs together at the beginning, None while some of it is missing; and what follows it."""
         wanted = self._wanted(self._torn or came)
         if not self._torn and wanted <= len(came):
             return came[:wanted], came[wanted:]
@@ -105,7 +107,11 @@ class Messages:
         return whole, came
 
     def _wanted(self, came: bytearray | memoryview) -> int:
-        """How many bytes belong together, as far as can be told: a message, or how a slice begins."""
+        """How many bytes belong together, as far as is known: a message, or the head of a slice.
+
+        Raises:
+            AnswerError: The length is impossible.
+        """
         if len(came) < _HEAD.size:
             return _HEAD.size
         length = int.from_bytes(came[:4], "big")
@@ -119,22 +125,22 @@ class Messages:
 
 
 def message(kind: IntEnum, payload: bytes | memoryview) -> bytes:
-    """A message as it goes over the link."""
+    """A message as it crosses the link."""
     said = _HEAD.pack(1 + len(payload) + _CRC_BYTES, kind) + payload
     return said + int(crc32c(said)).to_bytes(_CRC_BYTES, "big")
 
 
 def slice_of(channel: int, at: int, *pieces: bytes | memoryview) -> bytes:
-    """Bytes of a channel's frames; ``at`` is how many of them come before."""
+    """A SLICE with bytes of a channel's frames; ``at`` is how many bytes of them come before."""
     head = _HEAD.pack(1 + _SLICE_HEAD.size + sum(map(len, pieces)), SLICE)
     return b"".join((head, _SLICE_HEAD.pack(channel, at), *pieces))
 
 
 def _payload(whole: memoryview) -> memoryview:
-    """That of a message.
+    """The payload of a message.
 
     Raises:
-        AnswerError: Its CRC is not that of the rest: TCP has not seen what became of it on its way.
+        AnswerError: The CRC is wrong: the message was corrupted without TCP noticing.
     """
     said, crc = whole[:-_CRC_BYTES], whole[-_CRC_BYTES:]
     if len(said) < _HEAD.size or crc32c(said) != int.from_bytes(crc, "big"):
@@ -149,7 +155,7 @@ def document(payload: bytes | memoryview) -> dict[str, Any]:
     """The JSON object of a message.
 
     Raises:
-        AnswerError: It is none, or a long one.
+        AnswerError: It is not a JSON object, or longer than ``DOCUMENT_BYTES_MAX``.
     """
     if len(payload) > DOCUMENT_BYTES_MAX:
         raise AnswerError(f"{len(payload)} bytes of JSON, the most is {DOCUMENT_BYTES_MAX}")
@@ -163,11 +169,11 @@ def document(payload: bytes | memoryview) -> dict[str, Any]:
 
 
 def words(said: object) -> str:
-    """As much of what the other side says to people as a line has room for."""
+    """A text for people from the other side, cut to what a log line has room for."""
     text = str(said)
     return text if len(text) <= WORDS_MAX else f"{text[:WORDS_MAX]}.."
 
 
 def say(kind: IntEnum, document: Mapping[str, Any]) -> bytes:
-    """A message of a JSON object."""
+    """A message whose payload is a JSON object."""
     return message(kind, json.dumps(document, separators=(",", ":")).encode())

@@ -1,4 +1,4 @@
-"""Bytes that came over several connections, in their order again.
+"""Puts bytes that arrived over several connections back in order.
 
 Pure. Source: docs/protocol.md.
 """
@@ -11,19 +11,19 @@ from collections.abc import Iterator
 from mirror.errors import AnswerError
 
 PIECE_COSTS_BYTES = 160
-"""So much memory a piece takes that is kept, besides what is in it."""
+"""Memory that a kept piece takes besides its bytes."""
 
 
 class InOrder:
     """The slices of one channel. Each says how many bytes of the channel come before it.
 
-    What is early is kept; how much that may be is for the caller to watch.
+    Pieces that arrive early are kept; the caller bounds how much that may be.
 
     Attributes:
-        early_bytes: So much of it, and of what it costs to keep it in pieces.
+        early_bytes: Bytes kept, and ``PIECE_COSTS_BYTES`` for each piece.
 
     Args:
-        repeats: Whether the same bytes may come again, cut elsewhere: they are passed over then.
+        repeats: Whether the same bytes may arrive again, cut elsewhere: they are skipped then.
     """
 
     def __init__(self, *, repeats: bool = False) -> None:
@@ -31,18 +31,18 @@ class InOrder:
         self._repeats = repeats
         self._next = 0
         self._early: list[tuple[int, bytes]] = []
-        """A heap: the one that comes before all others is the first."""
+        """A heap: the earliest piece of the channel is first."""
 
     @property
     def incomplete(self) -> bool:
-        """Something has come that has to wait for what was sent before it."""
+        """Whether pieces wait for bytes that were sent before them."""
         return bool(self._early)
 
     def received(self, at: int, data: memoryview) -> Iterator[memoryview]:
-        """What follows on what was given out before.
+        """Take in a piece; yield what continues the bytes yielded before.
 
         Raises:
-            AnswerError: The same bytes came twice, and may not.
+            AnswerError: The same bytes arrived twice, and must not.
         """
         if at > self._next:
             heapq.heappush(self._early, (at, bytes(data)))
@@ -55,7 +55,7 @@ class InOrder:
             yield from self._given_out(at, memoryview(early))
 
     def _given_out(self, at: int, data: memoryview) -> Iterator[memoryview]:
-        """What is new of bytes that begin at the next one, or before it."""
+        """The new bytes of a piece that begins at the next byte or before it."""
         if at < self._next and not self._repeats:
             raise AnswerError(f"a slice at byte {at} came where {self._next} was due")
         new = data[self._next - at :]

@@ -1,7 +1,8 @@
-"""What a frame says once it is open: of some partitions, what a broker has answered a relay.
+"""The body of a frame: what a broker answered a relay about some partitions.
 
-A part is one partition's part of a Fetch answer without the torn batch at its end, and with the offsets
-between which it goes. Records are not copied, and changed only where they are recoded for the way.
+A part is one partition's part of a Fetch answer, without the incomplete batch at its end, and with the offset
+at which it was read and the one from which it is read next. Records are not copied, and changed only if they
+are recoded for the link.
 
 Pure. Sources: docs/protocol.md, KIP-98 (aborted transactions), KIP-595 (divergence).
 """
@@ -21,25 +22,25 @@ from mirror.link.recoding import recoded, restore
 _PART = struct.Struct(">16siIhqqqqqiqIII")
 _ABORTED = struct.Struct(">qq")
 _PLACE = struct.Struct(">qi4xb6xi")
-"""Of a v2 batch: base offset, length, magic, last offset delta. The CRC is of the last one only."""
+"""Of a v2 batch: base offset, length, magic, last offset delta. The CRC covers only the last of these."""
 _NO_DIVERGENCE = (-1, -1)
 BASE_OFFSET_BYTES = 8
-"""A batch of any format begins with where it belongs."""
+"""A batch of any format begins with an offset."""
 ASTRAY = 6
-"""Error code of a part that is looked for, at another broker; NOT_LEADER_OR_FOLLOWER to Kafka."""
+"""Error code of a partition whose leader the relay is looking for; Kafka's NOT_LEADER_OR_FOLLOWER."""
 ENTRIES_MAX = 1 << 18
-"""Parts of a frame, and aborted transactions in them: what is short on the wire is not in memory."""
+"""Parts of a frame, and aborted transactions in them: short on the wire, they are not short in memory."""
 HEARTBEAT_SECONDS = 0.5
-"""Where a broker has nothing new, a relay says this so often."""
+"""How often a relay says so if a broker has nothing new."""
 RECODED_BYTES_MAX = 8 << 20
-"""To so much the batches of one frame may inflate: lz4 can be a hundred times as large as it looks."""
+"""How much the batches of one frame may inflate to: lz4 may expand to a hundred times its size."""
 
 
 class Part(NamedTuple):
-    """What was read of one partition: ``fetched``, whose records are whole batches, between two offsets.
+    """What was read of one partition between two offsets: ``fetched``, whose records are whole batches.
 
-    ``number`` is that of what was wanted. ``recoded_bytes`` is how long the records are once they are
-    restored; 0 where they are as they were.
+    ``number`` is the one that the partition was wanted with. ``recoded_bytes`` is the size of the records
+    once they are restored; 0 if they are not recoded.
     """
 
     number: int
@@ -53,11 +54,12 @@ class Whole(NamedTuple):
     """The whole batches at the beginning of what a broker has sent.
 
     Attributes:
-        bytes: Of them; 0 where there is none.
-        largest: Of the bytes of one.
+        bytes: Their size; 0 if there is none.
+        largest: The size of the largest, in bytes.
         next_offset: After the last one; -1 without any.
-        leader_epoch: Of the last one; -1 where that is not known.
-        readable: False where what follows is no batch at all, or does not follow.
+        leader_epoch: The highest; -1 if none is known.
+        readable: False if what comes next is no batch at all, or two batches of which the second does not
+            follow the first.
     """
 
     bytes: int
@@ -68,10 +70,10 @@ class Whole(NamedTuple):
 
 
 def whole_batches(records: memoryview) -> Whole:
-    """How far a broker's answer can be sent on: a batch it has torn is read again.
+    """The batches of a broker's answer that can be sent on. One that is cut off at the end is read again.
 
-    So are two of which the second does not follow the first. Where they come first they are not readable: who
-    takes them has to see both, and what is there of the second.
+    Two batches of which the second does not follow the first are left out and read again, too. Once they come
+    first there is nothing to send on: the mirror has to see both, as far as the second was sent.
     """
     size, largest, next_offset, epoch = 0, 0, -1, -1
     before = size, largest, next_offset, epoch
@@ -96,7 +98,7 @@ def encode_parts(parts: Sequence[Part], recode: Container[Key] = ()) -> list[byt
     """The body of a frame, in pieces that are not copied.
 
     Args:
-        recode: Of these partitions, batches of lz4, gzip and snappy are inflated.
+        recode: Partitions whose batches of lz4, gzip and snappy are inflated.
     """
     pieces: list[bytes | memoryview] = []
     left = RECODED_BYTES_MAX
@@ -124,17 +126,17 @@ def encode_parts(parts: Sequence[Part], recode: Container[Key] = ()) -> list[byt
 
 
 def restored(parts: Sequence[Part], room: memoryview) -> tuple[list[Part], dict[Key, int]]:
-    """The parts with all records as they were.
+    """The parts with all records as they were before recoding.
 
     Args:
-        room: Where the recoded ones go; as long as their ``recoded_bytes`` together.
+        room: For the records of recoded parts; as long as their ``recoded_bytes`` together.
 
     Returns:
-        The parts, and the partitions of which a batch did not come out as it was, with the offset after it:
-        what stands before it is in the part, and the rest has to be asked for again, the batch as it is.
+        The parts; and the partitions with a batch that did not come out as it was, with the offset after it.
+        What precedes this batch is in the part. The rest has to be requested again, this batch not recoded.
 
     Raises:
-        AnswerError: The recoded bytes are not what they should be.
+        AnswerError: The recoded bytes are invalid.
     """
     found: list[Part] = []
     others: dict[Key, int] = {}
@@ -154,13 +156,13 @@ def restored(parts: Sequence[Part], room: memoryview) -> tuple[list[Part], dict[
 
 
 def goes_on(part: Part, *, cut: bool = False) -> bool:
-    """Whether the batches of a part that follow one another end where it says that it goes on.
+    """Whether the batches of a part end at its ``next_offset``.
 
-    Where one is missing at the end, what comes next would else look as if compaction had taken it away. Where
-    they do not follow one another, or are of an old format, who takes them says so.
+    If a batch were missing at the end, it would otherwise look as if compaction had removed it. Batches that
+    do not follow one another, or are of an old format, pass: the code that takes them checks those.
 
     Args:
-        cut: The last batches are not there.
+        cut: The last batches are left out.
     """
     records, at, end, first = part.fetched.records, 0, part.offset, True
     size = len(records)
@@ -176,7 +178,7 @@ def goes_on(part: Part, *, cut: bool = False) -> bool:
 
 
 def ends_here(part: Part) -> bool:
-    """Whether a relay reads the partition no more, until it is wanted again."""
+    """Whether the relay stops reading the partition until it is wanted again."""
     no_batch = part.offset == part.next_offset and bool(len(part.fetched.records))
     return part.fetched.error_code not in {0, ASTRAY} or part.fetched.diverging is not None or no_batch
 
@@ -185,7 +187,7 @@ def decode_parts(body: memoryview) -> list[Part]:
     """The parts of a body. The records are views into it.
 
     Raises:
-        AnswerError: The bytes are no such parts.
+        AnswerError: The bytes are no parts, or there are more of them than allowed.
     """
     parts: list[Part] = []
     at, end, to_restore, entries = 0, len(body), 0, 0

@@ -1,7 +1,6 @@
-"""What a mirror and a relay say to each other to find out what the link between them carries, and what of it
-was seen.
+"""The messages with which mirror and relay measure the link between them, and what the mirror observed.
 
-Messages are framed as those of a stream (:mod:`mirror.link.messages`); PING and PONG are the same
+Messages are framed as in a stream (:mod:`mirror.link.messages`); PING and PONG are the same as there
 (:mod:`mirror.link.protocol`).
 
 Pure. Source: docs/protocol.md.
@@ -26,7 +25,7 @@ SHOWN_CHARACTERS_MAX = 60
 NUMBER_MAX = 1 << 63
 """No count of a kernel is larger."""
 RUNNING = "probe_running"
-"""Code of the problem where somebody else is probing by this relay."""
+"""Problem code: somebody else is probing with this relay."""
 
 
 class Up(IntEnum):
@@ -50,10 +49,10 @@ class Load:
     """What the relay is to send.
 
     Attributes:
-        seconds: For so long.
-        settle_seconds: What the kernel counts is counted after so long: TCP finds its pace first.
-        bytes_max: It ends after so many, too.
-        rate_max: Bytes a second, at most; None: what the link carries.
+        seconds: For how long.
+        settle_seconds: The kernel's counts begin after this long: TCP finds its pace first.
+        bytes_max: The load also ends after this many bytes.
+        rate_max: The most bytes a second; None: what the link carries.
     """
 
     seconds: float
@@ -64,19 +63,19 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the relay has to say at the end.
+    """What the relay reports at the end.
 
     Attributes:
         relay: Its version.
-        bytes: Sent, in all.
-        congestion: What the kernel uses on this connection.
-        congestion_available: What it has loaded; None where it does not say.
-        send_buffer_bytes_max: To how much it lets the buffer of a connection grow, likewise.
+        bytes: Sent in total.
+        congestion: The congestion control of this connection.
+        congestion_available: Those that the kernel has loaded; None if it does not say.
+        send_buffer_bytes_max: How large the kernel lets the send buffer of a connection grow; likewise.
         send_buffer_full: Of the times the kernel took no more for now, the share in which that buffer had no
-            room; None where nobody knows.
-        kernel: What it has counted after the relay had settled; None where it was over by then.
-        rate_limit: Bytes a second, the most its own limits let through; None where there is none, or where it
-            is of a version that does not keep to them here.
+            room; None if not known.
+        kernel: What it counted after ``settle_seconds``; None if the load had ended by then.
+        rate_limit: Bytes a second that the relay's own limits allow; None if it has none, or if its version
+            does not apply them here.
     """
 
     relay: str
@@ -95,7 +94,7 @@ class Echo:
 
     Attributes:
         seconds: There and back.
-        clock_offset_seconds: By how much the relay's clock was ahead of ours, were both ways as long.
+        clock_offset_seconds: How far the relay's clock was ahead of ours, if both ways took equally long.
     """
 
     seconds: float
@@ -104,7 +103,7 @@ class Echo:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """So many bytes had come by then, in all; monotonic seconds."""
+    """The bytes that had arrived in total by the moment ``at``, in monotonic seconds."""
 
     at: float
     bytes: int
@@ -112,12 +111,12 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a mirror has seen of a link.
+    """What a mirror has observed of a link.
 
     Attributes:
-        tls: Its version, and the cipher; None where nothing is encrypted.
-        idle, loaded: Round trips before the load, and meanwhile.
-        arrivals: Of the load; the first one is where it began to come.
+        tls: Its version, and the cipher; None without TLS.
+        idle, loaded: Round trips before and during the load.
+        arrivals: Of the load; the first one is its beginning.
     """
 
     relay: str
@@ -132,7 +131,7 @@ class Observed:
 def read_report(document: Mapping[str, Any]) -> Report:
     """
     Raises:
-        AnswerError: Something is missing, or is not what it should be.
+        AnswerError: A field is missing, or of another type or range.
     """
     available, kernel = document.get("congestion_available"), document.get("kernel")
     if available is not None and not (isinstance(available, list) and all(map(_is_text, available))):
@@ -167,7 +166,7 @@ def _read_kernel(kernel: Mapping[str, Any]) -> TcpInfo:
 
 
 def _shown(value: object) -> str:
-    """As much of a value as an error has room for."""
+    """A value, cut to what an error text has room for."""
     words = repr(value)
     return words if len(words) <= SHOWN_CHARACTERS_MAX else f"{words[:SHOWN_CHARACTERS_MAX]}.."
 
@@ -184,7 +183,11 @@ def _text(document: Mapping[str, Any], name: str) -> str:
 
 
 def _number(document: Mapping[str, Any], name: str) -> float | None:
-    """None where the relay does not know."""
+    """None if the relay does not know.
+
+    Raises:
+        AnswerError: It is no number, or below 0 or above ``NUMBER_MAX``.
+    """
     value = document.get(name)
     if value is None:
         return None
@@ -201,7 +204,7 @@ def _whole(document: Mapping[str, Any], name: str) -> int | None:
 
 
 def since(before: TcpInfo, after: TcpInfo) -> TcpInfo:
-    """What was counted between two looks; what is no count is as it was at the second one."""
+    """What was counted between two looks; values that are no counts are those of the second."""
     return TcpInfo(
         segments_sent=_more_whole(before.segments_sent, after.segments_sent),
         segments_resent=_more_whole(before.segments_resent, after.segments_resent),

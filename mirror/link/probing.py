@@ -1,7 +1,7 @@
-"""The mirror's end of a probe: ask a relay for bytes that nobody can compress, and note when they come.
+"""The mirror's end of a probe: asks a relay for bytes that cannot be compressed, and notes when they arrive.
 
-First round trips over an idle link, one after the other; then the load, with a question in between again and
-again. What it means is for :mod:`mirror.link.measuring`.
+First it measures round trips over the idle link, one after the other; then the load, with a PING now and
+then. :mod:`mirror.link.measuring` makes figures of that.
 
 Source: docs/protocol.md.
 """
@@ -38,24 +38,26 @@ from mirror.link.protocol import Pong
 RECEIVE_BYTES = 256 << 10
 IDLE_ECHOES = 20
 IDLE_SECONDS = 2.0
-"""So many round trips are measured before the load, or as many as fit into this time, and three at least."""
+"""How many round trips are measured before the load, or as many as fit into this time, but at least three."""
 IDLE_ECHOES_MIN = 3
 ECHO_EVERY_SECONDS = 0.05
-"""Under load a question follows the last answer no sooner."""
+"""Under load the next PING is sent no sooner after the last PONG."""
 NOTE_EVERY_SECONDS = 0.02
-"""What comes in between is noted as one arrival."""
+"""What arrives within this time is noted as one arrival."""
 
 
 async def observe(options: ConnectionOptions, load_for: Callable[[tuple[Echo, ...]], Load]) -> Observed:
     """Probe the link to one of the relays, the first that answers.
 
     Args:
-        load_for: What to ask for, once it is known how long the link is.
+        load_for: Chooses the load, given the round trips over the idle link.
 
     Raises:
-        ConnectionFailedError: None of them answers, somebody else probes there, or the connection is lost.
+        ConnectionFailedError: No relay answers, somebody else is probing there, or the connection is lost or
+            silent.
         AuthenticationError: One side does not accept the other.
-        UnsupportedVersionError: It is one that knows no probes.
+        UnsupportedVersionError: The relays do not know probes.
+        AnswerError: What the relay sent is not of the protocol.
     """
     sock, relay = await dial_relay(_ask_for_probe, options)
     with sock:
@@ -87,7 +89,7 @@ def _tls(sock: socket.socket) -> tuple[str, str] | None:
 
 @dataclass(slots=True)
 class _Observer:
-    """What has come over one connection."""
+    """One connection that probes, and what has arrived over it."""
 
     sock: socket.socket
     relay: Address
@@ -102,7 +104,7 @@ class _Observer:
     _filled: int = 0
 
     async def idle(self) -> tuple[Echo, ...]:
-        """Round trips, one after the other."""
+        """Measure round trips, one after the other."""
         began = time.monotonic()
         while len(self.echoes) < IDLE_ECHOES_MIN or (
             len(self.echoes) < IDLE_ECHOES and time.monotonic() - began < IDLE_SECONDS
@@ -113,7 +115,7 @@ class _Observer:
         return tuple(self.echoes)
 
     async def load(self, load: Load) -> Report:
-        """Take what is asked for, to its end."""
+        """Ask for a load, and receive it to its end."""
         await self._say(messages.say(Up.LOAD, asdict(load)))
         ends_at = time.monotonic() + load.seconds + self.silence_seconds_max
         while self.report is None:
@@ -124,7 +126,7 @@ class _Observer:
             if self._asked_at is None and time.monotonic() - self._answered_at >= ECHO_EVERY_SECONDS:
                 await self._ask()
             await self._receive()
-            await asyncio.sleep(0)  # others have a turn, however fast it comes
+            await asyncio.sleep(0)  # lets others run, however fast data arrives
         return self.report
 
     async def _ask(self) -> None:
@@ -169,7 +171,7 @@ class _Observer:
             raise AnswerError(f"there are no messages of kind {kind} in a probe")
 
     def _note(self, now: float) -> None:
-        """The first is kept as it is; others that are near each other become one."""
+        """Note an arrival. The first is kept as it is; later ones close to each other become one."""
         arrivals = self.arrivals
         if len(arrivals) > 1 and now - arrivals[-2].at < NOTE_EVERY_SECONDS:
             arrivals.pop()

@@ -1,6 +1,6 @@
-"""What a mirror and a relay say to each other in a stream: the kinds of messages, and the payloads of bytes.
+"""The messages of a stream between a mirror and a relay: their kinds, and the payloads that are not JSON.
 
-How messages are framed is in :mod:`mirror.link.messages`, what those of JSON say in
+How messages are framed is in :mod:`mirror.link.messages`; payloads of JSON are in
 :mod:`mirror.link.greeting`. PING and PONG are the same in a probe.
 
 Pure. Source: docs/protocol.md.
@@ -20,7 +20,7 @@ from mirror.link.messages import SLICE, message
 PROTOCOL = "twinsite-frames/1"
 PATH = "/v1/frames"
 JOIN, CARRIES = "join", "carries"
-"""Parameters with which a connection joins a stream: by its token, and for ``live`` or ``bulk``."""
+"""Query parameters with which a connection joins a stream: its token, and ``live`` or ``bulk``."""
 
 _WANT = struct.Struct(">16siIqiBB")
 _KEY = struct.Struct(">16si")
@@ -30,11 +30,11 @@ _NUMBER = struct.Struct(">Q")
 _PONG = struct.Struct(">QQQ")
 _MOVED = struct.Struct(">16siI")
 MOVED_BYTES = _MOVED.size
-"""What it takes to say of one partition that it moves."""
+"""Bytes that MOVED has for each partition."""
 CHANNELS_MAX = 32
 """Of one stream, at the same time."""
 TOKEN_BYTES = 16
-"""Of what names a stream to further connections."""
+"""Of the token by which further connections join a stream."""
 RANK_LAST = 255
 
 
@@ -65,8 +65,8 @@ class Down(IntEnum):
 
 
 class Channel(IntEnum):
-    """Frames of one channel keep their order. Every stream has these; others it shares with other streams,
-    and they are as urgent as LIVE.
+    """The channels that every stream has. Channels that it shares with other streams have higher numbers, and
+    are as urgent as LIVE. Frames of one channel keep their order.
     """
 
     LIVE = 0
@@ -74,12 +74,12 @@ class Channel(IntEnum):
 
 
 class Position(NamedTuple):
-    """From where a partition is read.
+    """Where a partition is read from.
 
-    ``number`` tells it from everything else that was wanted of the partition: what comes of it has the same.
-    ``fetched_epoch`` is the leader epoch of the last record before it, -1 where that is not known; with
-    ``recode`` its batches may be recoded. While partitions are behind those of the lowest ``rank``, 0 to 255,
-    are sent, and no others.
+    ``number`` tells this from everything else that was wanted of the partition: its parts carry it.
+    ``fetched_epoch`` is the leader epoch of the last record before ``offset``, -1 if not known. With
+    ``recode`` its batches may be recoded. Of the partitions that are behind, only those of the lowest
+    ``rank``, 0 to 255, are sent.
     """
 
     key: Key
@@ -91,15 +91,15 @@ class Position(NamedTuple):
 
 
 def want(positions: Iterable[Position]) -> bytes:
-    """Read these partitions, from there on."""
+    """WANT: read these partitions from these offsets on."""
     return message(Up.WANT, b"".join(_WANT.pack(*p.key, *p[1:]) for p in positions))
 
 
 def read_want(payload: bytes | memoryview) -> list[Position]:
     """
     Raises:
-        AnswerError: The payload is cut, a partition or an offset is negative, or whether batches may be
-            recoded is neither 0 nor 1.
+        AnswerError: The payload has a wrong size, a partition or an offset is negative, or ``recode`` is
+            neither 0 nor 1.
     """
     found = [
         Position(_key(topic_id, partition), *where) for topic_id, partition, *where in _each(_WANT, payload)
@@ -111,68 +111,68 @@ def read_want(payload: bytes | memoryview) -> list[Position]:
 
 
 def forget(keys: Iterable[Key]) -> bytes:
-    """Read these partitions no more."""
+    """FORGET: stop reading these partitions."""
     return message(Up.FORGET, b"".join(_KEY.pack(*key) for key in keys))
 
 
 def read_forget(payload: bytes | memoryview) -> list[Key]:
     """
     Raises:
-        AnswerError: The payload is cut, or a partition is negative.
+        AnswerError: The payload has a wrong size, or a partition is negative.
     """
     return [_key(topic_id, partition) for topic_id, partition in _each(_KEY, payload)]
 
 
 def taken(channel: int, wire_bytes: int) -> bytes:
-    """Frames of so many bytes, since the channel began, are off the wire and out of the way."""
+    """TAKEN: frames of this many bytes, headers included, were taken since the channel began."""
     return message(Up.TAKEN, _TAKEN.pack(channel, wire_bytes))
 
 
 def read_taken(payload: bytes | memoryview) -> tuple[int, int]:
     """
     Raises:
-        AnswerError: The payload is cut.
+        AnswerError: The payload has a wrong size.
     """
     ((channel, wire_bytes),) = _only(_TAKEN, payload)
     return channel, wire_bytes
 
 
 def rank(ranks: Iterable[tuple[Key, int]]) -> bytes:
-    """From now on these partitions have another rank."""
+    """RANK: these partitions have another rank from now on."""
     return message(Up.RANK, b"".join(_RANK.pack(*key, rank) for key, rank in ranks))
 
 
 def read_rank(payload: bytes | memoryview) -> list[tuple[Key, int]]:
     """
     Raises:
-        AnswerError: The payload is cut, or a partition is negative.
+        AnswerError: The payload has a wrong size, or a partition is negative.
     """
     return [(_key(topic_id, partition), rank) for topic_id, partition, rank in _each(_RANK, payload)]
 
 
 def limit(bytes_per_second: int) -> bytes:
-    """Send no more than this; 0: as much as there is room for."""
+    """LIMIT: send no more than this; 0: no limit."""
     return message(Up.LIMIT, _NUMBER.pack(bytes_per_second))
 
 
 def ping(token: int) -> bytes:
-    """Answer this."""
+    """PING: answer with this token."""
     return message(Up.PING, _NUMBER.pack(token))
 
 
 def read_number(payload: bytes | memoryview) -> int:
-    """What a ping or a limit says.
+    """The number in a PING or a LIMIT.
 
     Raises:
-        AnswerError: The payload is cut.
+        AnswerError: The payload has a wrong size.
     """
     ((number,),) = _only(_NUMBER, payload)
     return int(number)
 
 
 class Pong(NamedTuple):
-    """The answer to a ping: its token, the relay's clock in milliseconds since 1970, and a clock of it that
-    is never set, in microseconds since some moment.
+    """The answer to a PING: its token, the relay's clock in milliseconds since 1970, and its steady clock,
+    which is never set, in microseconds since an arbitrary moment.
     """
 
     token: int
@@ -181,42 +181,42 @@ class Pong(NamedTuple):
 
 
 NOT_ASKED = (1 << 64) - 1
-"""The number of a PONG that answers nothing: a mirror passes over it."""
+"""The token of a PONG that answers no PING: a mirror ignores it."""
 
 
 def pong(token: int, clock_ms: int, steady_us: int) -> bytes:
-    """A message of a :class:`Pong`."""
+    """PONG; the arguments are those of :class:`Pong`."""
     return message(Down.PONG, _PONG.pack(token, clock_ms, steady_us))
 
 
 def read_pong(payload: bytes | memoryview) -> Pong:
     """
     Raises:
-        AnswerError: The payload is cut.
+        AnswerError: The payload has a wrong size.
     """
     return Pong(*_only(_PONG, payload)[0])
 
 
 def shared(channel: int, key: bytes) -> bytes:
-    """From now on there is this channel, whose frames others get too; ``key`` is that of their digests."""
+    """SHARED: from now on there is this channel, whose frames other mirrors get too; ``key`` is its key."""
     return message(Down.SHARED, bytes([channel]) + key)
 
 
 def moved(channel: int, wanted: Iterable[tuple[Key, int]]) -> bytes:
-    """What was wanted of these partitions, by the number it was wanted with, comes by a shared channel."""
+    """MOVED: from now on these partitions, each with the number it was wanted with, come by this channel."""
     return message(Down.MOVED, bytes([channel]) + b"".join(_MOVED.pack(*key, one) for key, one in wanted))
 
 
 def ended(channel: int) -> bytes:
-    """Nothing more comes by this shared channel."""
+    """ENDED: nothing more comes by this shared channel."""
     return message(Down.ENDED, bytes([channel]))
 
 
 def read_channel(payload: memoryview) -> tuple[int, memoryview]:
-    """The channel that a message speaks of, and the rest of it.
+    """The channel that a message is about, and the rest of its payload.
 
     Raises:
-        AnswerError: There is none.
+        AnswerError: The payload is empty.
     """
     if not payload:
         raise AnswerError("a message about no channel")
@@ -226,7 +226,7 @@ def read_channel(payload: memoryview) -> tuple[int, memoryview]:
 def read_moved(payload: memoryview) -> tuple[int, list[tuple[Key, int]]]:
     """
     Raises:
-        AnswerError: The payload is cut.
+        AnswerError: The payload has a wrong size.
     """
     channel, rest = read_channel(payload)
     return channel, [(Key(topic_id, partition), one) for topic_id, partition, one in _each(_MOVED, rest)]

@@ -1,7 +1,7 @@
-"""Of which partitions batches may be recoded for the way just now: those of which they come out the same.
+"""Which partitions' batches may be recoded for the link at the moment: those whose batches come out the same.
 
-A batch that does not is asked for as it is, and what comes behind it recoded again. Each time what is on its
-way is sent in vain; so where that happens often a partition is left as it is for a while.
+A batch that does not is requested again as it is, and what follows it recoded. Each time what is in flight is
+sent in vain; so a partition where that happens often is not recoded for a while.
 
 Pure; moments are arguments, in monotonic seconds.
 """
@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from mirror.kafka.fetch import Key
 
 ODD_MAX, ODD_WITHIN_SECONDS = 2, 60.0
-"""So many batches within so long, and it is not worth while."""
+"""After this many such batches within this time recoding stops."""
 REST_SECONDS = 600.0
-"""Then it is tried again: others write."""
+"""After this time recoding is tried again: other producers may write by then."""
 
 
 @dataclass(slots=True)
 class _Odd:
-    """Batches of a partition that did not come out as they were: how many since when, and the last one."""
+    """Batches of a partition that did not come out as they were: since when, how many, where the last one
+    ends, and until when the partition is not recoded.
+    """
 
     since: float
     count: int = 0
@@ -35,7 +37,7 @@ class Recodable:
         self._odd: dict[Key, _Odd] = {}
 
     def met(self, key: Key, ends_at: int, now: float) -> None:
-        """One did not.
+        """Note a batch that did not come out as it was.
 
         Args:
             ends_at: The offset after it.
@@ -49,10 +51,10 @@ class Recodable:
             odd.rests_until = now + REST_SECONDS
 
     def forget(self, key: Key) -> None:
-        """A partition comes no more."""
+        """A partition is no longer read."""
         self._odd.pop(key, None)
 
     def allows(self, key: Key, offset: int, now: float) -> bool:
-        """Whether what is read of a partition from an offset on may be recoded."""
+        """Whether batches of a partition from this offset on may be recoded."""
         odd = self._odd.get(key)
         return odd is None or (offset >= odd.ends_at and now >= odd.rests_until)

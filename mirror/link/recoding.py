@@ -1,8 +1,8 @@
-"""Batches that were compressed with lz4, gzip or snappy, inflated for the way: zstd makes half of them again.
+"""Inflates batches of lz4, gzip and snappy for the link: zstd makes them half as large as they were.
 
-Next to the target they are deflated as Kafka's clients do it, with the very same bytes as a result: the CRC
-that their producer or broker gave them says so. One that does not come out the same travels as it is; most of
-those show it by how they begin.
+Next to the target they are compressed again as Kafka's clients do it, to the very same bytes: the CRC that
+their producer or broker gave them proves it. A batch that does not come out the same travels as it is; most
+of those can be told by how they begin.
 
 Pure. Sources: the lz4 frame format, Kafka's ``Lz4BlockOutputStream``, librdkafka's ``rdkafka_lz4.c``; RFC
 1952, Java's ``GZIPOutputStream`` (zlib's level 6, its own header), snappy-java's ``SnappyOutputStream``.
@@ -42,18 +42,18 @@ _ENTRY = struct.Struct(">BI")
 _AS_IT_IS, _INFLATED = 0, 1
 _FRAME_HEAD_BYTES = 7
 _FRAME_HEAD = deflate(LZ4, b"")[:_FRAME_HEAD_BYTES]
-"""So begins every frame that comes out of here: other encoders name other blocks, or a checksum."""
+"""How every lz4 frame made here begins: other encoders name other blocks, or a checksum."""
 
 
 class _Recoding(NamedTuple):
     """How one codec is recoded.
 
     Attributes:
-        begins_so: Whether a payload may come out the same, by how it begins.
-        head_bytes: So many bytes of it travel as they are, in front of what is inflated.
+        begins_so: Whether a payload, by how it begins, may come out the same.
+        head_bytes: Bytes of the payload that travel as they are, before the inflated rest.
         restore: Makes a payload of both.
-        is_tried: Whether that is tried before it travels: where one batch of a hundred comes out otherwise,
-            what is on its way must not be sent in vain for each.
+        is_tried: Whether that is tried before a batch travels. If one batch of a hundred comes out different,
+            what is in flight must not be sent in vain each time.
     """
 
     begins_so: Callable[[memoryview], bool]
@@ -75,8 +75,8 @@ class Restored(NamedTuple):
     """What became of recoded records.
 
     Attributes:
-        bytes: So many were written.
-        odd_end: The offset after the batch behind those, where it did not come out as it had been; else None.
+        bytes: How many were written.
+        odd_end: The offset after the batch that follows them, if that did not come out as it was; else None.
     """
 
     bytes: int
@@ -84,12 +84,12 @@ class Restored(NamedTuple):
 
 
 def recoded(records: memoryview, bytes_max: int) -> list[bytes | memoryview] | None:
-    """The whole batches of a part with those inflated that can be, in pieces; None where there are none.
+    """The whole batches of a part, inflated where possible, in pieces; None if none can be inflated.
 
     A batch that would certainly not come out as it was stays as it is.
 
     Args:
-        bytes_max: To how much they may inflate together; the others travel as they are.
+        bytes_max: How much they may inflate to together; the others travel as they are.
     """
     pieces: list[bytes | memoryview] = []
     any_inflated = False
@@ -106,7 +106,7 @@ def recoded(records: memoryview, bytes_max: int) -> list[bytes | memoryview] | N
 
 
 def _inflated(header: BatchHeader, view: memoryview, bytes_max: int) -> tuple[memoryview, bytes] | None:
-    """What travels of a batch: its beginning as it is, and the rest inflated."""
+    """A batch as it travels: its beginning as it is, and the rest inflated. None: it is not recoded."""
     codec = header.attributes & CODEC_BITS
     recoding = _RECODINGS.get(codec)
     payload = view[HEADER_BYTES:]
@@ -115,7 +115,7 @@ def _inflated(header: BatchHeader, view: memoryview, bytes_max: int) -> tuple[me
     try:
         data = inflate(codec, payload, bytes_max)
     except CodecError:
-        return None  # too much; or broken, which the mirror sees and says
+        return None  # too large; or broken, which the mirror detects and reports
     if recoding.is_tried and recoding.restore(b"", data) != payload:
         return None
     return view[: HEADER_BYTES + recoding.head_bytes], data
@@ -125,7 +125,7 @@ def _restored(entry: memoryview) -> tuple[memoryview, bytes]:
     """The header of a batch that was inflated, and its payload as it was.
 
     Raises:
-        AnswerError: There is no such batch.
+        AnswerError: Its codec is not one that is recoded, or it is too short.
     """
     header = BatchHeader._make(HEADER.unpack_from(entry))
     recoding = _RECODINGS.get(header.attributes & CODEC_BITS)
@@ -138,10 +138,11 @@ def _restored(entry: memoryview) -> tuple[memoryview, bytes]:
 
 
 def restore(entries: memoryview, records: memoryview) -> Restored:
-    """Make the batches what they were, into ``records``, which has room for all of them.
+    """Restore the batches into ``records``, which has room for all of them; stop at one that comes out
+    different.
 
     Raises:
-        AnswerError: The entries are cut, or more comes out of them than there is room for.
+        AnswerError: The entries are cut or invalid, or one that was not inflated does not fit.
     """
     at, end, filled = 0, len(entries), 0
     while at < end:

@@ -1,10 +1,10 @@
-"""The mirror's end of a stream: connections to a relay on which frames come as long as both sides live.
+"""The mirror's end of a stream: connections to a relay over which frames come as long as both sides live.
 
-What is urgent has one for itself, so that it does not stand behind what is not, and comes over another one
-once more as long as that is little, so that it does not wait for a packet that was lost. Where the relay's
-kernel takes a lost packet for a full link there are more for the rest, as each of them slows down for itself.
+What is urgent has a connection of its own, so that it does not wait behind what is not. While it is little,
+it also comes over a second one, so that it does not wait for a lost packet. If the relay's kernel mistakes a
+lost packet for a full link, there are more connections for the rest, as each of them slows down by itself.
 
-Who reads it says what it wants and what it has taken; what has come waits in its :class:`Channels`.
+The reader of a stream says what it wants and what it has taken; until then frames wait in :class:`Channels`.
 
 Source: docs/protocol.md.
 """
@@ -53,30 +53,30 @@ TROUBLES_MAX = 1000
 RECEIVE_BYTES = 256 << 10
 PING_SECONDS, PINGS_MAX = 2.0, 20
 HELLO_NUMBER = 0
-"""Of what is no ping; WELCOME answers it."""
+"""Stands for HELLO, which WELCOME answers; PINGs have numbers from 1 on."""
 CLOCK_OFFSETS = 15
-"""Of so many answers the quickest is believed."""
+"""Of this many answers the quickest is believed."""
 UNSENT_BYTES_MAX = 16 << 20
 ENTRIES_AT_ONCE = 50_000
 CONNECTIONS_BEHIND_MAX = 32
-"""No more carry what is behind, whatever a relay asks for."""
+"""The most connections for what is behind, whatever a relay asks for."""
 OLD_EPOCH = "old_epoch"
-"""Code of a BYE to a mirror that was deposed."""
+"""Code of a BYE to a mirror that was fenced off."""
 
 T = TypeVar("T")
 
 
 class LinkStream:
-    """A stream that was begun.
+    """A stream that has begun.
 
     Attributes:
-        relay: Where it comes from.
+        relay: Its address.
         round_trip_seconds: As measured last; None before that.
-        bytes_received: All of them, headers included.
+        bytes_received: In total, headers included.
         bytes_sent: Likewise.
-        choice: What the relay has said last; None before that.
-        rate_limit: What it was told, in bytes a second; None: no limit.
-        channels: What has come and is not taken yet.
+        choice: The relay's last CHOICE; None before the first.
+        rate_limit: What the relay may send, in bytes a second; None: no limit.
+        channels: Frames that have arrived and are not taken yet.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class LinkStream:
         self._heard_at = time.monotonic()
         self._pings = itertools.count(1)
         self._asked: dict[int, float] = {}
-        """What is not answered yet, by its number, and when it was asked, in monotonic seconds."""
+        """When HELLO and each PING without an answer was sent, by its number, in monotonic seconds."""
         self._distance = Distance()
         self.channels = Channels(hello, pool, self._distance)
         self._clock_offsets: deque[tuple[float, float]] = deque(maxlen=CLOCK_OFFSETS)
@@ -118,17 +118,18 @@ class LinkStream:
     async def open(
         cls, options: ConnectionOptions, hello: Hello, pool: BufferPool, connections: int = 0
     ) -> LinkStream:
-        """Begin a stream with one of the relays.
+        """Begin a stream with one of the relays, the first that answers.
 
         Args:
-            pool: Has the buffers for what comes.
-            connections: Over which it goes once it runs; 0: three where the relay's kernel has BBR, or many.
+            pool: Provides the buffers for frames.
+            connections: How many it has once it runs; 0: three if the relay's kernel has BBR, else sixteen.
 
         Raises:
-            ConnectionFailedError: None of them answers.
+            ConnectionFailedError: No relay answers, or the one that does ends the stream.
             AuthenticationError: One side does not accept the other.
-            UnsupportedVersionError: They say that they are of another version.
+            UnsupportedVersionError: The relays say that they are of another version.
             FencedError: A mirror of the flow with a newer epoch was there.
+            AnswerError: What the relay answers to HELLO is not what the protocol says.
         """
         sock, relay = await dial_relay(_ask_for_stream, options)
         end_when_dead(sock)
@@ -159,17 +160,17 @@ class LinkStream:
 
     @property
     def connections(self) -> int:
-        """Over which it goes."""
+        """How many it has."""
         return 1 + len(self._more)
 
     @property
     def welcome(self) -> Welcome:
-        """What the relay said first."""
+        """The relay's answer to HELLO."""
         assert self._welcome is not None, "open waits for it"
         return self._welcome
 
     def close(self) -> None:
-        """End it. Nothing of it is being opened any more."""
+        """End the stream. None of its frames may be being opened by then."""
         for sock in (self._sock, *self._more):
             sock.close()
         self.channels.close()
@@ -177,28 +178,28 @@ class LinkStream:
     # -- what is said --------------------------------------------------------------------------------
 
     def want(self, positions: Iterable[protocol.Position]) -> None:
-        """Send these partitions, from there on."""
+        """Ask the relay to send these partitions from these offsets on."""
         self._say_in_parts(protocol.want, positions)
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Send these partitions no more."""
+        """Ask the relay to stop sending these partitions."""
         self._say_in_parts(protocol.forget, keys)
 
     def rank(self, ranks: Iterable[tuple[Key, int]]) -> None:
-        """From now on these partitions have another rank."""
+        """Give these partitions another rank from now on."""
         self._say_in_parts(protocol.rank, ranks)
 
     def limit(self, bytes_per_second: float | None) -> None:
-        """Send no more than this; None: as much as there is room for."""
+        """Ask the relay to send no more than this; None: no limit."""
         self.rate_limit = bytes_per_second
         self._say(protocol.limit(int(bytes_per_second or 0)))
 
     def took(self, came: Came) -> None:
-        """A frame is out of the way: as much more may come."""
+        """Report a frame as taken: the relay may send as much again."""
         self._say(protocol.taken(came.channel, self.channels.took(came)))
 
     def _say_in_parts(self, message: Callable[[Iterable[T]], bytes], entries: Iterable[T]) -> None:
-        """More than a message may hold is said in several."""
+        """Split over several messages what one cannot hold."""
         left = iter(entries)
         while some := list(itertools.islice(left, ENTRIES_AT_ONCE)):
             self._say(message(some))
@@ -210,7 +211,7 @@ class LinkStream:
     # -- what comes ----------------------------------------------------------------------------------
 
     async def next_trouble(self) -> Trouble:
-        """The next broker that cannot be read."""
+        """Wait for the next broker that the relay cannot read."""
         while not self._troubles:
             self._in_trouble.clear()
             await self._in_trouble.wait()
@@ -218,12 +219,13 @@ class LinkStream:
         return self._troubles.pop(next(iter(self._troubles)))
 
     async def run(self) -> None:
-        """Keep it going until it ends.
+        """Run the stream until it ends.
 
         Raises:
-            ConnectionFailedError: It is lost, or nothing has come for too long.
-            AnswerError: What came is not what the protocol says.
-            AuthenticationError: The relay does not let us in with one more connection.
+            ConnectionFailedError: A connection is lost, the relay ends the stream, does not read, or was
+                silent for too long.
+            AnswerError: What the relay sent is not what the protocol says.
+            AuthenticationError: The relay rejects a further connection.
             FencedError: A mirror of the flow with a newer epoch was there.
         """
         further = further_connections(self._connections, self.welcome.congestion)
@@ -236,7 +238,7 @@ class LinkStream:
         )
 
     async def _widen_on(self, behind: int) -> None:
-        """Make more connections when the relay asks for them, unless somebody has said how many there are."""
+        """Open more connections when the relay asks for them, unless :meth:`open` was given a number."""
         wanted = 0
         while wanted <= behind:
             await self._asked_for_more.wait()
@@ -247,7 +249,7 @@ class LinkStream:
         await first_to_end(*more, self._widen_on(wanted))
 
     async def _join(self, carries: Channel) -> None:
-        """Make one more connection and receive on it; until then the stream goes on with those there are."""
+        """Open one more connection and receive on it; until then the stream goes on with those there are."""
         query = urlencode({JOIN: self.welcome.token, CARRIES: carries.name.lower()})
         ask = partial(upgrade, path=f"{PATH}?{query}", protocol=PROTOCOL)
         for tries in itertools.count(1):
@@ -262,7 +264,7 @@ class LinkStream:
                 await self._receive_on(sock, Messages(on_slice=self.channels.heard_slice))
 
     def _not_joined(self, tries: int, error: TwinsiteError) -> None:
-        """Said once of a stream, however many connections it is to have."""
+        """Warn once for the stream, however many connections it is to have."""
         if tries >= JOIN_TRIES and not self._not_joined_said:
             self._not_joined_said = True
             log.warning("connection_not_joined", relay=str(self.relay), error=str(error))
@@ -272,7 +274,7 @@ class LinkStream:
         while True:
             await self._receive(sock, came, room)
             waking.received(came.left, time.monotonic())
-            await asyncio.sleep(0)  # others have a turn, however fast it comes
+            await asyncio.sleep(0)  # lets others run, however fast data arrives
 
     async def _send_on(self) -> None:
         while True:
@@ -297,7 +299,7 @@ class LinkStream:
             await asyncio.sleep(PING_SECONDS)
 
     def _ping(self, now: float) -> None:
-        """The answer may come after the next few of them: the link may be long, or full."""
+        """Send a PING. Its answer may arrive after later ones were sent: the link may be long, or full."""
         number = next(self._pings)
         self._asked[number] = now
         if len(self._asked) > PINGS_MAX:
@@ -314,8 +316,8 @@ class LinkStream:
         self.bytes_received += size
         try:
             for kind, payload in came.received(room[:size]):
-                if sock is self._sock or kind != Down.PONG:  # unasked it says nothing of the relay's news
-                    self._heard_at = time.monotonic()  # bytes alone may be of a message that never ends
+                if sock is self._sock or kind != Down.PONG:  # unasked, on joined ones, it does not count
+                    self._heard_at = time.monotonic()  # not for mere bytes: a message may never end
                 self._heard(kind, payload)
         except AnswerError as error:
             raise AnswerError(f"relay {self.relay}: {error}") from error
@@ -330,7 +332,7 @@ class LinkStream:
             self._compare_clocks(self._asked.pop(HELLO_NUMBER), self._welcome.steady_us)
             self.channels.begin(self._welcome.keys, self._heard_at)
         elif kind == Down.SLICE:
-            pass  # it has been heard as it came
+            pass  # ``channels`` got it as it arrived
         elif kind == Down.TROUBLE:
             self._heard_trouble(read_trouble(messages.document(payload)))
         elif kind == Down.CHOICE:
@@ -358,8 +360,8 @@ class LinkStream:
 
     @property
     def clock_offset_ms(self) -> float | None:
-        """By how much the relay's clock is ahead of ours, as the quickest of the last answers has told;
-        None before the first. It is wrong by half of that round trip at most.
+        """How far the relay's clock is ahead of ours in milliseconds, by the quickest of the last answers;
+        None before the first. The error is at most half of that round trip.
         """
         return min(self._clock_offsets)[1] if self._clock_offsets else None
 

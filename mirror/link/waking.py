@@ -1,7 +1,7 @@
-"""How much has to come over a connection before it is worth to wake up for it.
+"""How much has to arrive over a connection before the process wakes up for it.
 
-Over a long way bytes come packet by packet. To look at each of them costs more than all that is done with
-what they bring, and nothing can be done before the slice is whole that they are of.
+Over a long link bytes arrive packet by packet. Waking up for each packet costs more than all that is done
+with its bytes, and nothing can be done before the slice that they belong to is complete.
 
 Source: socket(7), ``SO_RCVLOWAT``.
 """
@@ -13,15 +13,15 @@ import ssl
 
 WAKE_BYTES_MAX = 64 << 10
 OFTEN_SECONDS, SELDOM_SECONDS = 0.005, 0.05
-"""Who wakes up more often waits for twice as much, who does it less often for half of it: it should be known
-that something still comes.
+"""Waking up more often doubles the amount that is waited for, less often halves it: that data still arrives
+should be noticed.
 """
 TLS_RECORD_BYTES = (16 << 10) + 512
-"""So much may have left the kernel and wait for the rest of its record."""
+"""Bytes that may have left the kernel and wait for the rest of its TLS record."""
 
 
 class Waking:
-    """Tells the kernel, for one connection."""
+    """Tells the kernel for one connection how much that is."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -30,10 +30,10 @@ class Waking:
         self._at = 0.0
 
     def received(self, left: int, now: float) -> None:
-        """Something has come.
+        """Adjust the amount after bytes have arrived.
 
         Args:
-            left: So many bytes are certain to follow, whatever happens at the other side.
+            left: Bytes that are certain to follow, whatever happens at the other side.
             now: Monotonic seconds.
         """
         since, self._at = now - self._at, now

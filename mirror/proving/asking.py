@@ -132,7 +132,7 @@ async def _topics(
         patterns = ", ".join(settings.topics.include)
         raise UsageError(
             f"none of the {len(found.topics)} topics at the source matches {patterns}",
-            hint="see topics.include and topics.exclude; a topic without Describe is not seen",
+            hint="check topics.include and topics.exclude; a topic without Describe is hidden",
         )
     begun = await _begun(settings, found, chosen, target, wanted)
     returning = Returning(source, target, selector.policy.prefix)
@@ -167,7 +167,7 @@ def _only(names: Mapping[str, str], topics: Sequence[str], flow: str) -> Mapping
     if foreign:
         raise UsageError(
             f"--topic {', '.join(foreign)}: flow {flow} copies no such topic of the source",
-            hint="write whole names, as at the source; see topics.include and topics.exclude",
+            hint="write whole names, as at the source; check topics.include and topics.exclude",
         )
     return {topic: names[topic] for topic in topics}
 
@@ -195,7 +195,7 @@ async def _state(settings: Settings, target: Cluster, wanted: Wanted) -> FlowSta
     except (NoStateError, NoRecordError) as error:
         if wanted.same_offsets:
             return None
-        elsewhere = "what something else copied with the same offsets is compared with --same-offsets"
+        elsewhere = "use --same-offsets if something else made the copy, with the same offsets"
         raise type(error)(str(error), hint=f"{error.hint}; {elsewhere}") from None
     except NotAuthorizedError as error:
         hint = "Read on this topic is needed at the target, see docs/permissions.md"
@@ -251,8 +251,8 @@ async def _closed(
     here = await closed_topics(source, {tp: log.end for tp, log in originals.items()})
     there = await closed_topics(target, {tp: log.end for tp, log in copies.items()})
     at_target = {
-        name: f"it may not be read: Read on {target_topic} is needed at the target"
+        name: f"not authorized to read it: Read on {target_topic} is needed at the target"
         for name, target_topic in names.items()
         if target_topic in there
     }
-    return at_target | dict.fromkeys(here, "it may not be read: Read is needed at the source")
+    return at_target | dict.fromkeys(here, "not authorized to read it: Read is needed at the source")

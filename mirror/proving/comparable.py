@@ -128,12 +128,12 @@ class Comparable:
                 if at_target is not None and partition in at_target.partitions:
                     found.append(tp)
                 else:
-                    self._leave_out(tp, "the target has no such partition, or it may not be described")
+                    self._leave_out(tp, "the target has no such partition, or Describe is missing")
             only_there = (at_target.partitions if at_target else {}).keys() - (
                 at_source.partitions if at_source else {}
             )
             for partition in sorted(only_there if at_source else ()):
-                why_not = "the target has this partition and the source has not: nothing of it is a copy"
+                why_not = "only the target has this partition: nothing in it is a copy"
                 self._leave_out(TopicPartition(topic, partition), why_not)
         return found
 
@@ -142,7 +142,7 @@ class Comparable:
         found = {tp: self._copied(tp) for tp in tps}
         for tp in sorted(self.state.partitions if self.state else ()):
             if self._selector.why_not(tp.topic) is None and tp not in found and not self._is_left_out(tp):
-                self._leave_out(tp, "the source does not show it: it was deleted, or may not be described")
+                self._leave_out(tp, "the source does not list it: it was deleted, or Describe is missing")
         return {tp: copied for tp, copied in found.items() if copied is not None}
 
     def _copied(self, tp: TopicPartition) -> Copied | None:
@@ -156,7 +156,7 @@ class Comparable:
         elif record.topic_id != self._topic_id(tp):
             self._leave_out(tp, "its topic was created again at the source: the copy is of the deleted one")
         elif self.state and self.state.insertion(tp):
-            self._leave_out(tp, "a repair of it goes on, or was interrupted: a mirror brings it to its end")
+            self._leave_out(tp, "a repair of it is running, or was interrupted: a mirror completes it")
         else:
             offsets = self.state.map(tp) if self.state else None
             insertions = Insertions(record.inserted)
@@ -169,7 +169,9 @@ class Comparable:
         for tp, one in copied.items():
             policy = told.policies.get(tp.topic)
             if policy is None:
-                self._leave_out(tp, "cleanup.policy may not be read: DescribeConfigs is needed at the source")
+                self._leave_out(
+                    tp, "not authorized to read cleanup.policy: DescribeConfigs is needed at the source"
+                )
                 continue
             if tp.topic in told.closed:
                 self._leave_out(tp, told.closed[tp.topic])

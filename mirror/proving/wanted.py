@@ -66,7 +66,7 @@ class Wanted:
             "source offsets below": self.end,
             "since": None if self.since_ms is None else time_text(self.since_ms),
             "until": None if self.until_ms is None else time_text(self.until_ms),
-            "behind run": None if self.continues is None else self.continues.name,
+            "after run": None if self.continues is None else self.continues.name,
             "of append-only topics": self.sample,
         }
         said = [f"{words} {limit}" for words, limit in limits.items() if limit is not None]

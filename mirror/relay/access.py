@@ -1,7 +1,7 @@
-"""Who may come in at a relay, how often at a time, and which topics he may read.
+"""Who may connect to a relay, with how many connections, and which topics they may read.
 
-Decided by the names in a mirror's certificate, once, when a connection is made: what was rotated since is
-for the next one. Where no identities are set everybody who has come as far as this may read everything.
+Decided by the names in a mirror's certificate, once, when a connection is made: a rotated certificate counts
+for the next one. If no identities are set, everybody who gets this far may read everything.
 
 No I/O.
 """
@@ -33,7 +33,7 @@ class Way(StrEnum):
 
 
 class NotAdmittedError(Exception):
-    """Somebody is not let in: with which status and code he is told so, and in which words."""
+    """A connection is refused; the client gets this status, code and text."""
 
     def __init__(self, status: HTTPStatus, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -42,10 +42,10 @@ class NotAdmittedError(Exception):
 
 
 class Role:
-    """What somebody may read, and how much of it at a time.
+    """What a mirror may read, and over how many connections and streams at a time.
 
     Attributes:
-        everything: There is nothing that he may not read.
+        everything: It may read all topics.
     """
 
     def __init__(self, name: str, settings: RoleSettings) -> None:
@@ -56,18 +56,18 @@ class Role:
         self._selector = TopicSelector(settings.include, settings.exclude)
 
     def allows(self, topic: str) -> bool:
-        """Whether he may read a topic, and may know that there is one."""
+        """Whether it may read a topic, and know that the topic exists."""
         return self.everything or self._selector.why_not(topic) is None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Visitor:
-    """Somebody who was let in.
+    """A mirror that was let in.
 
     Attributes:
-        peer: The address he comes from.
-        identity: The name in his certificate that counts; None where no certificate was asked for.
-        role: None where everybody may read everything.
+        peer: The address it connects from.
+        identity: The name in its certificate that counts; None without a certificate.
+        role: None if everybody may read everything.
     """
 
     peer: str
@@ -76,21 +76,21 @@ class Visitor:
 
     @property
     def limited(self) -> bool:
-        """Whether there is something that he may not read."""
+        """Whether there are topics that it may not read."""
         return self.role is not None and not self.role.everything
 
     def allows(self, topic: str) -> bool:
-        """Whether he may read a topic."""
+        """Whether it may read a topic."""
         return self.role is None or self.role.allows(topic)
 
     @property
     def known_as(self) -> str:
-        """Who he is when he comes again: the name in his certificate, or the host he comes from."""
+        """How it is recognized when it returns: the name in its certificate, or the host it connects from."""
         return self.identity or host_of(self.peer)
 
     @property
     def fields(self) -> dict[str, str]:
-        """For log lines: what is known of him."""
+        """For log lines: what is known of it."""
         known = {"peer": self.peer, "identity": self.identity, "role": self.role.name if self.role else None}
         return {name: value for name, value in known.items() if value is not None}
 
@@ -99,8 +99,8 @@ class Access:
     """Lets mirrors in, and counts them.
 
     Attributes:
-        connections: Open ones, those included that are being made.
-        connections_max: So many are let in.
+        connections: Open ones, including those that are being made.
+        connections_max: How many are let in.
     """
 
     def __init__(self, settings: ListenSettings) -> None:
@@ -113,13 +113,14 @@ class Access:
 
     @contextlib.contextmanager
     def entered(self, peer: str, names: Sequence[str], way: Way) -> Iterator[Visitor]:
-        """Let somebody in; he counts until the block ends.
+        """Let a mirror in; it counts until the block ends.
 
         Args:
-            names: Those of his certificate, as :func:`mirror.relay.identity.names_of` has them.
+            names: Those of its certificate, as :func:`mirror.relay.identity.names_of` returns them.
 
         Raises:
-            NotAdmittedError: Nobody knows him, or he, or all together, have too many connections.
+            NotAdmittedError: None of its names is known; or it, or all mirrors together, have too many
+                connections or streams.
         """
         visitor = self._visitor(peer, names)
         self._check(visitor, way)
@@ -169,7 +170,7 @@ class Access:
 
 
 def host_of(peer: str) -> str:
-    """The address without the port, which is another one each time."""
+    """The address without the port, which differs each time."""
     return peer.rpartition(":")[0]
 
 

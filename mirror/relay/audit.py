@@ -1,6 +1,6 @@
-"""Who was let in at a relay, who was not, and what was refused: in the log, and counted for metrics.
+"""Which mirrors a relay let in, which it did not, and what it refused: logged, and counted for metrics.
 
-What somebody repeats a thousand times is a few lines; what was held back is counted in them.
+What is repeated a thousand times takes a few log lines, which say how many were suppressed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ CODES = (
     *(BAD_REQUEST, "unknown_stream", "probe_running", "source_unavailable", TOO_SLOW),
     *(NOT_ONLY_READING, TOPIC, "bad_message", "old_epoch", "internal_error", "silent", "unread"),
 )
-"""Why something was refused, or a connection ended by the relay: all there are."""
+"""All reasons for which a relay refuses something, or ends a connection."""
 
 
 class Audit:
-    """Notes what a relay lets happen.
+    """Records what a relay lets in and what it refuses.
 
     Attributes:
-        refused: How often each of :data:`CODES`.
+        refused: How often it did, for each of :data:`CODES`.
     """
 
     def __init__(self) -> None:
@@ -40,14 +40,14 @@ class Audit:
         self._repeats = Repeats()
 
     def let_in(self, visitor: Visitor, way: Way) -> None:
-        """Somebody has a connection now."""
+        """A connection was let in."""
         log.info("mirror_let_in", way=way.value, **visitor.fields)
 
     def not_let_in(self, peer: str, names: Sequence[str], code: str, why: str) -> None:
-        """Somebody got another answer than a connection.
+        """A request for a connection was refused.
 
         Args:
-            names: Those of his certificate.
+            names: Those of the client's certificate.
         """
         self.refused[code] += 1
         key = (code, host_of(peer), *names)
@@ -57,20 +57,20 @@ class Audit:
         )
 
     def tls_refused(self, peer: str, reason: str) -> None:
-        """One side does not accept the other's certificate, or what came is no TLS.
+        """One side does not accept the other's certificate, or what arrived is not TLS.
 
         Args:
-            reason: As TLS has it.
+            reason: In the words of the TLS library.
         """
         self.refused[TLS_REFUSED] += 1
         key = (TLS_REFUSED, host_of(peer), reason)
         warn_repeated(log, self._repeats, key, "tls_refused", peer=peer, reason=words(reason))
 
     def no_request(self, host: str, why: str) -> None:
-        """What somebody has sent is no HTTP, or asks for what there is not.
+        """What arrived is not HTTP, or asks for something that does not exist.
 
         Args:
-            host: The address he comes from, as far as it is known.
+            host: The client's address, as far as it is known.
         """
         self.refused[BAD_REQUEST] += 1
         key = (BAD_REQUEST, host)
@@ -78,10 +78,10 @@ class Audit:
         warn_repeated(log, self._repeats, key, "mirror_not_let_in", **fields)
 
     def topics(self, visitor: Visitor, by: str, topics: Collection[str]) -> None:
-        """Somebody has asked for topics that his role does not have, and got nothing of them.
+        """A mirror asked for topics that its role does not have, and got nothing of them.
 
         Args:
-            by: What he has asked: a request by Kafka's name, or ``stream``.
+            by: What it asked with: a request by Kafka's name, or ``stream``.
         """
         self.refused[TOPIC] += len(topics)
         names = sorted(topics)
@@ -90,22 +90,22 @@ class Audit:
         warn_repeated(log, self._repeats, key, "topics_refused", **fields)
 
     def too_slow(self, peer: str, waited_for: str) -> None:
-        """A connection has not said in time what it had to."""
+        """A connection did not send in time what it had to."""
         self.refused[TOO_SLOW] += 1
         key = (TOO_SLOW, host_of(peer), waited_for)
         warn_repeated(log, self._repeats, key, "too_slow", peer=peer, waited_for=waited_for)
 
     def request(self, visitor: Visitor, broker: str, why: str) -> None:
-        """A request to a broker is none that is passed on."""
+        """A request to a broker, or its answer, is one that is not passed on."""
         self.refused[NOT_ONLY_READING] += 1
         log.warning("request_refused", broker=broker, why=why, **visitor.fields)
 
     def probe(self, peer: str, code: str, why: str) -> None:
-        """A probe is ended by the relay."""
+        """The relay ends a probe."""
         self.refused[code] += 1
         log.warning("probe_refused", peer=peer, code=code, why=why)
 
     def stream(self, visitor: Visitor, code: str, why: str) -> None:
-        """A stream is ended by the relay."""
+        """The relay ends a stream."""
         self.refused[code] += 1
         log.warning("stream_refused", code=code, why=why, **visitor.fields)

@@ -1,10 +1,10 @@
-"""Read one broker for one mirror by one channel: one request after the other, over a connection of its own.
+"""Reads one broker for one mirror by one channel: one request after the other, over a connection of its own.
 
-While what came with the last answer is on its way out the next one is asked for, and no more: the outlet
-holds up the reading. What is behind is asked for when it has its turn. After any error the connection is
-given up, and of every partition on it is looked again who leads it.
+While one answer is being sent the next one is requested, and no more: so the outlet throttles the reading.
+Partitions that are behind are requested when it is their turn. After any error the connection is closed, and
+the leader of each of its partitions is looked up again.
 
-What an answer makes of a partition is decided in :mod:`mirror.relay.place`.
+What an answer means for a partition is decided in :mod:`mirror.relay.place`.
 
 Sources: KIP-227 (sessions), docs/protocol.md.
 """
@@ -55,27 +55,28 @@ LIMITS = {
     Channel.LIVE: (FetchLimits(wait_ms_max=100, bytes_max=1 << 20), 256 << 10),
     Channel.BULK: (FetchLimits(wait_ms_max=50, bytes_max=(4 << 20) - SMALL_BYTES), 1 << 20),
 }
-"""Of each channel: what one answer of a broker may bring, and one partition in it. With what stands before
-the records the longest answer is not longer than a whole number of megabytes, as buffers are.
+"""For each channel: the most that one answer of a broker may bring, and one partition in it. By BULK the
+longest answer, with what precedes its records, fits into 4 MiB: buffers are whole multiples of 1 MiB.
 """
 BYTES_AT_ONCE_MAX = 16 << 20
-"""Of what answers bring by one channel, all brokers together: of many brokers each brings less."""
+"""What the answers of all brokers together may bring by one channel: with many brokers each brings less."""
 FRAME_BYTES_FIRST = 64 << 10
-"""So large is the first frame of a lane, each next one twice as large: where connections die young something
-gets through, too."""
+"""The size of a lane's first frame; it doubles from there. So something gets through even where connections
+break early.
+"""
 ASTRAY_AT_ONCE = 1000
 SILENT_SECONDS = 1.0
-"""So long others wait for a broker that is asked and does not answer."""
+"""How long others wait for a broker that was asked and does not answer."""
 
 
 class Reader(Protocol):
-    """Whoever reads for a mirror: knows what it wants, and which way that goes.
+    """Reads for one mirror: knows what it wants, and on which lane each partition is.
 
     Attributes:
         isolation: What the mirror may see.
-        frame_bytes_max: What it has room for, of records in one frame.
+        frame_bytes_max: Bytes of records that the mirror takes in one frame.
         places: What it wants, wherever that is read.
-        turns: Whose turn it is, of all lanes.
+        turns: Which ranks have their turn, over all lanes.
     """
 
     cluster: Cluster
@@ -86,32 +87,32 @@ class Reader(Protocol):
     turns: Turns
 
     def partition(self, key: Key) -> PartitionInfo | None:
-        """What the cluster said last of a partition."""
+        """What the cluster last said about a partition; None if it does not know it."""
 
     def place(self, key: Key, place: Place) -> None:
-        """Put a partition on the lane from its leader, unless the mirror wants something else by now."""
+        """Put a partition on the lane of its leader, unless the mirror wants something else by now."""
 
     def astray(self, key: Key, place: Place) -> None:
-        """Look again who leads this partition."""
+        """Look up the leader of this partition again."""
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Read these partitions no more."""
+        """Stop reading these partitions."""
 
     def turned(self, others: bool) -> None:
-        """Where others have their turn now, they are read."""
+        """If others have their turn now, read those."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do something beside; it ends with the reader, and a mistake in it ends the reader."""
+        """Run ``work`` in parallel; it ends with the reader, and an error in it ends the reader."""
 
     def send(self, channel: Channel, news: News, taken: Taken, gone: Gone) -> Awaitable[None]:
         """Send the mirror a frame, as :class:`mirror.relay.reading.Outlet` says."""
 
     def trouble(self, node: int, words: str) -> None:
-        """A broker cannot be read just now."""
+        """Report that a broker cannot be read at the moment."""
 
 
 class Read(NamedTuple):
-    """What one answer has brought and when that was, and who changes over when it is taken."""
+    """What one answer brought and when, and the partitions that change over when that is taken."""
 
     at_us: int
     parts: list[Part]
@@ -124,7 +125,7 @@ class BrokerLane:
     Attributes:
         node: The broker's id.
         task: Runs it.
-        places: Partitions that are read here, when they have their turn.
+        places: The partitions of this lane; those that are behind are read when it is their turn.
     """
 
     def __init__(self, reader: Reader, node: int, channel: Channel) -> None:
@@ -145,9 +146,9 @@ class BrokerLane:
         self._sent: asyncio.Task[None] | None = None
         self._said_at = 0.0
         self._due_at, self._free_at = math.inf, 0.0
-        """Since when its broker is asked in vain, and until when a quota holds it back."""
+        """Since when the broker owes an answer, and until when a quota throttles the lane."""
         self._heard_us: int | None = None
-        """When it has answered last, since it was said that its partitions are astray."""
+        """When the broker last answered; None if it has not since the mirror was last sent ASTRAY."""
         self._repeats = Repeats()
 
     def join(self, key: Key, place: Place) -> None:
@@ -158,14 +159,14 @@ class BrokerLane:
         self._want(key, place, anew=True)
 
     def leave(self, key: Key, place: Place) -> None:
-        """Read it here no more."""
+        """Stop reading it here."""
         place.lane = None
         del self.places[key]
         self._session.forget(key)
         self._count_behind(place, behind=False)
 
     def rank(self, key: Key, place: Place, rank: int) -> bool:
-        """What is behind gets another rank; True where others have their turn now."""
+        """Give a partition that is behind another rank; True if others have their turn now."""
         turns = self._reader.turns
         left = turns.count(self, place.rank, -1)
         place.rank = rank
@@ -174,7 +175,7 @@ class BrokerLane:
         return others or left
 
     def ranked(self) -> None:
-        """It may be others that have their turn now."""
+        """Check which partitions have their turn now."""
         for key, place in self.places.items():
             self._look_whose_turn(key, place)
 
@@ -192,7 +193,7 @@ class BrokerLane:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        """In this block its broker is waited for; while that takes long, others have their turn."""
+        """In this block the broker is waited for; once that takes long, others have their turn."""
         turns, turned = self._reader.turns, self._reader.turned
         fallen_silent = asyncio.get_running_loop().call_later(
             SILENT_SECONDS, lambda: turned(turns.silent(self))
@@ -205,24 +206,24 @@ class BrokerLane:
 
     @property
     def unread_seconds(self) -> float:
-        """For so long its broker has been asked in vain: it refuses, is gone, or does not answer."""
+        """For how long the broker has owed an answer: it refuses, is gone, or does not answer."""
         return max(time.monotonic() - self._due_at, 0.0)
 
     def close(self, why: str = "the mirror is gone") -> None:
-        """The connection ends."""
+        """Close the connection to the broker."""
         if self._connection is not None:
             self._connection.close(why)
         self._count()
 
     def end(self) -> None:
-        """The reader has ended, and so have its tasks. They know by what, and with that all that was on its
-        way: in a circle with them here it would stay until Python looks for such.
+        """Close the connection, and drop the tasks: the reader and they have ended. The error of a task holds
+        all that was in flight; in a reference cycle that would stay until Python collects garbage.
         """
         self.close()
         self.task = self._sent = None
 
     def _count(self) -> None:
-        """What has come since it was counted last goes to the cluster's account."""
+        """Add the bytes since the last count to those of the cluster."""
         if self._connection is not None:
             now = self._connection.bytes_received, self._connection.bytes_sent
             before, self._counted = self._counted, now
@@ -230,7 +231,7 @@ class BrokerLane:
 
     @property
     def _part_bytes(self) -> int:
-        """What one partition may bring: an answer holds some of many, and so do requests to the target."""
+        """What one partition may bring: an answer has some of many, and so do the requests to the target."""
         bytes_max = self._limits.bytes_max
         return min(bytes_max, self._part_bytes_max, share(bytes_max, len(self._session.wanted), near=False))
 
@@ -247,7 +248,7 @@ class BrokerLane:
     # -- the loop --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Read until cancelled. Errors of the connection are waited out."""
+        """Read until cancelled. After an error of the connection it waits, and tries again."""
         attempts = 0
         while True:
             if not self._session.wanted:
@@ -313,7 +314,7 @@ class BrokerLane:
         return self._connection
 
     async def _all_sent(self) -> None:
-        """What comes next comes behind what is being sent."""
+        """Wait until the frame of the last answer is made, so that the next one follows it."""
         if self._sent is not None:
             await self._sent
             self._sent = None
@@ -329,8 +330,8 @@ class BrokerLane:
             reach("changed_over")
 
     async def _lost(self, error: TwinsiteError) -> None:
-        """Its partitions may be led by another broker by now: what the mirror hears of this one from now on
-        says nothing of them.
+        """Give up the partitions of this lane: another broker may lead them by now. What the mirror hears of
+        this one from now on says nothing about them.
         """
         warn_repeated(log, self._repeats, "fetch", "broker_not_read", broker=self.node, error=str(error))
         self._reader.trouble(self.node, str(error))
@@ -345,7 +346,9 @@ class BrokerLane:
             self._reader.astray(key, place)
 
     async def _say_astray(self, lost: Sequence[tuple[Key, Place]]) -> None:
-        """Nothing was said of them where nothing was heard since this was said last."""
+        """Send the mirror ASTRAY for these partitions. Unless the broker has answered since that was last
+        done, the mirror has heard nothing about them, and nothing is sent.
+        """
         heard_us, self._heard_us = self._heard_us, None
         if heard_us is None:
             return
@@ -358,7 +361,11 @@ class BrokerLane:
     # -- an answer -------------------------------------------------------------------------------
 
     def _read(self, answer: FetchAnswer, seconds: float) -> Read | None:
-        """None where nothing was said: the mirror must not take that for no news."""
+        """What an answer brought; None if it says nothing, which the mirror must not mistake for no news.
+
+        Raises:
+            BrokerError: The broker refuses the request.
+        """
         if not self._session.answered(answer):
             raise broker_error(answer.error_code, f"Fetch from broker {self.node}")
         if answer.says_nothing:

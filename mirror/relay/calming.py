@@ -1,12 +1,13 @@
-"""BBR that does not find out what a link carries, and how it does all the same.
+"""Ends the startup of BBR where BBR does not find out by itself what a link carries.
 
-BBR (Cardwell et al., ACM Queue 14(5), 2016) begins by sending 2.9 times what arrives, and ends that after
-three round trips in which no more arrived although it always had something to send. Where the kernel has less
-room for a connection than those 2.9 times take (the last of ``net.ipv4.tcp_wmem``) there are no such round
-trips, and it goes on for minutes: queues on the way are full, a tenth of all is sent again, and what is
-urgent waits behind that.
+BBR (Cardwell et al., ACM Queue 14(5), 2016) begins by sending 2.9 times what arrives. It ends this startup
+after three round trips in which no more arrived although it always had something to send. If the kernel gives
+a connection less buffer than those 2.9 times need (the last number of ``net.ipv4.tcp_wmem``), there are no
+such round trips, and startup lasts for minutes: queues on the path are full, a tenth of everything is sent
+again, and urgent frames wait behind that.
 
-Held to a little less than what arrives it always has something to send, within that room, and ends it.
+Held to a little less than what arrives, BBR always has something to send within that buffer, and ends
+startup.
 """
 
 from __future__ import annotations
@@ -25,32 +26,32 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.25
 TCP_CC_INFO = 26
-"""Of Linux; Python has no name for it."""
+"""Linux; Python has no name for it."""
 _BBR_INFO = struct.Struct("=5I")
 """``struct tcp_bbr_info``: bandwidth (low half, high half), round trip, gains of pacing and of the window."""
 _GAIN_UNIT = 256
 BEGINNING_ABOVE = 2.0
-"""Later it never sends more than 1.25 times what arrives."""
+"""A higher gain is that of startup; later BBR never sends more than 1.25 times what arrives."""
 GROWS = 1.25
-"""While so many times as much arrives from time to time it is right to go on."""
+"""While the rate of arrival now and then grows by this factor, startup is right to go on."""
 STALLS_SECONDS, STALLS_ROUND_TRIPS = 1.0, 8
-"""So long no more arrives, both, and it has found the end: twice as long as it takes by itself."""
+"""If the rate has not grown for both of these, the link is full. BBR itself takes half as long to see it."""
 RESENT_ABOVE = 0.02
-"""Such a part of segments is sent again since then where queues on the way are full."""
+"""If more than this share of segments was sent again since then, queues on the path are full."""
 HELD_SHARE = 0.9
 HELD_SECONDS_MAX = 5.0
-"""It is let go after that, whatever it has found out."""
+"""After this time the connection is no longer held, whatever BBR has found out."""
 SO_MAX_PACING_RATE = 47
-"""Likewise."""
+"""Linux; Python has no name for it."""
 _RATE, _NO_LIMIT = struct.Struct("=Q"), (1 << 64) - 1
 
 
 class Bbr(NamedTuple):
-    """What it has found out so far.
+    """What BBR has found out about a connection so far.
 
     Attributes:
-        rate: That arrives, in bytes a second.
-        gain: Of that it sends so many times as much now.
+        rate: What arrives, in bytes a second.
+        gain: How many times as much it sends now.
         round_trip_seconds: The shortest.
     """
 
@@ -60,7 +61,7 @@ class Bbr(NamedTuple):
 
 
 def read_bbr(info: bytes) -> Bbr | None:
-    """What the kernel says of it; None where that is nothing. Pure."""
+    """Parse what the kernel says of BBR; None if that is too short. Pure."""
     if len(info) < _BBR_INFO.size:
         return None
     low, high, round_trip_us, gain, _ = _BBR_INFO.unpack_from(info)
@@ -72,7 +73,7 @@ def _bbr_of(sock: socket.socket) -> Bbr | None:
 
 
 def still_begins(sock: socket.socket) -> bool:
-    """Whether a connection sends by BBR, and that has not found out what the link carries."""
+    """Whether a connection sends by BBR, and that is still in startup."""
     try:
         bbr = _bbr_of(sock)
     except OSError:
@@ -81,25 +82,25 @@ def still_begins(sock: socket.socket) -> bool:
 
 
 class Calmed:
-    """To what a connection is held. Pure.
+    """The rate to which a connection is held. Pure.
 
     Attributes:
-        rate: Bytes a second; None: to nothing.
+        rate: Bytes a second; None: it is not held.
     """
 
     def __init__(self) -> None:
         self.rate: int | None = None
         self._since = 0.0
-        """Of being held, or when more arrived last."""
+        """Since when it is held, or when the rate last grew."""
         self._grown = (0, 0, 0)
-        """What arrived then, and what had been sent, and sent again."""
+        """The rate then, the segments sent by then, and those sent again."""
 
     def look(self, bbr: Bbr, segments_sent: int, segments_resent: int, now: float) -> None:
-        """See how it does.
+        """Take in how the connection does, and decide on the rate.
 
         Args:
-            segments_sent: Since the connection began, those sent again included.
-            segments_resent: Likewise, those alone.
+            segments_sent: Since the connection began, including those sent again.
+            segments_resent: Likewise, only those sent again.
             now: Monotonic seconds.
         """
         rate, sent, resent = self._grown
@@ -117,10 +118,10 @@ class Calmed:
 
 
 class Calming:
-    """Looks after one connection.
+    """Watches one connection, and holds it to a rate where that ends startup.
 
     Args:
-        sock: Of TCP, which sends by BBR.
+        sock: A TCP socket that sends by BBR.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -129,7 +130,7 @@ class Calming:
         self._look_later()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._timer.cancel()
 
     def _look_later(self) -> None:

@@ -1,7 +1,7 @@
 """Where connections come in: each says in time what it wants, or is ended.
 
-A server of HTTP waits for a request for as long as it takes. Here TLS has its time, and then the whole head
-of the request; and of those that have not asked yet only so many are kept, the newest.
+An HTTP server waits for a request for as long as it takes. Here TLS has a deadline, and so has the whole head
+of the request after it. Of the connections without a request only a limited number is kept, the newest.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from mirror.relay.audit import Audit
 
 BACKLOG = 1024
 TLS_TIMES = 2
-"""So many times as long as here asyncio waits for TLS: who is too slow is ended here, and counted."""
+"""asyncio's timeout for TLS, in multiples of ours: a slow connection is to be ended, and counted, here."""
 
 
 class Door:
-    """Listens.
+    """Listens for connections.
 
     Args:
-        new_handler: Makes the protocol that takes over as soon as a connection is there.
+        new_handler: Makes the protocol that takes over once a connection is established.
         greeting_seconds: For TLS, and again for the request.
-        guests_max: Connections that have not asked for anything yet; with one more the oldest goes.
+        guests_max: Connections without a request; one more ends the oldest.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Door:
         self._server: asyncio.Server | None = None
 
     async def take(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
-        """Have the address, and let nobody in yet; answers the port.
+        """Bind the address, and let nobody in yet; returns the port.
 
         Raises:
             OSError: The address cannot be listened on.
@@ -65,38 +65,38 @@ class Door:
         """Let connections in.
 
         Raises:
-            OSError: The address cannot be listened on: somebody else has taken it, too, and was faster.
+            OSError: The address cannot be listened on: another process has bound it, too, and was faster.
         """
         assert self._server is not None, "there is no door without an address"
         await self._server.start_serving()
 
     async def close(self) -> None:
-        """Let nobody in any more; whoever has not asked yet goes."""
+        """Let nobody in any more, and end connections without a request."""
         if self._server is not None:
             self._server.close()
         for transport in list(self._guests):
             self._dismiss(transport)
 
     def has_asked(self, guest: asyncio.BaseTransport | None) -> None:
-        """Somebody has said what he wants."""
+        """A connection has sent its request: its deadline no longer applies."""
         timer = self._guests.pop(guest, None) if guest is not None else None
         if timer is not None:
             timer.cancel()
 
     def _enter(self, transport: asyncio.Transport) -> None:
-        """Somebody is at the door."""
+        """A connection is established: give it to a new handler, and wait for its request."""
         handler = self._new_handler()
         transport.set_protocol(handler)
         handler.connection_made(transport)
         self._wait_for(transport)
 
     def _greet(self, tls: ssl.SSLContext, transport: asyncio.Transport) -> None:
-        """TLS comes before that. With TLS a server of asyncio would tell of a connection only then, and those
-        that get no further would be counted by nobody.
+        """Agree on TLS first. An asyncio server with TLS would report a connection only after that, and those
+        that get no further would not be counted.
         """
         try:
             handshake = _Handshake(transport)
-        except OSError:  # no more files may be open
+        except OSError:  # no file descriptor is left
             return
         finally:
             transport.abort()
@@ -110,7 +110,7 @@ class Door:
             self.has_asked(handshake)
             self._enter(transport)
 
-        with contextlib.suppress(OSError):  # whoever came has gone
+        with contextlib.suppress(OSError):  # the client is gone
             try:
                 await asyncio.get_running_loop().connect_accepted_socket(
                     lambda: _Guest(agreed),
@@ -141,13 +141,13 @@ class Door:
 
 
 def _peer(guest: asyncio.BaseTransport) -> str:
-    """The address that somebody comes from, for people."""
+    """The client's address, for people."""
     found = guest.get_extra_info("peername")
     return str(Address(*found[:2])) if found else ""
 
 
 class _Guest(asyncio.Protocol):
-    """A connection that has just been made."""
+    """A connection that was just made."""
 
     def __init__(self, enter: Callable[[asyncio.Transport], None]) -> None:
         self._enter = enter
@@ -157,10 +157,10 @@ class _Guest(asyncio.Protocol):
 
 
 class _Handshake(asyncio.BaseTransport):
-    """TLS that is being agreed on, as far as a door has to do with it.
+    """A TLS handshake in progress, as a guest of the door.
 
     Attributes:
-        sock: The connection; it goes on when the transport that it had is aborted.
+        sock: A duplicate of the connection's socket, which stays open when its first transport is aborted.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -168,10 +168,10 @@ class _Handshake(asyncio.BaseTransport):
         self.sock: socket.socket = transport.get_extra_info("socket").dup()
 
     def is_closing(self) -> bool:
-        """When it ends it is no guest any more."""
+        """Never: once it has ended it is no guest any more."""
         return False
 
     def abort(self) -> None:
-        """End it, wherever it is."""
+        """End it at any stage."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)

@@ -1,6 +1,6 @@
 """The port of a relay for people, probes and Prometheus: ``/livez``, ``/readyz``, ``/metrics``, ``/status``.
 
-Mirrors have nothing to do here, and whoever may look at it cannot change anything.
+Mirrors do not use it, and nothing can be changed through it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ PORT_HINT = (
 
 
 class Eyes:
-    """Serves whoever wants to know how a relay is.
+    """Serves the state of a relay.
 
     Attributes:
         port: Where it listens, once it does.
 
     Args:
-        status: Takes a snapshot, at once.
-        stopping: Whether the relay takes no more mirrors.
+        status: Takes a snapshot immediately.
+        stopping: Whether the relay is being stopped, and takes no more mirrors.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Eyes:
         self.port = self._runner.addresses[0][1]
 
     async def close(self) -> None:
-        """Listen no more; nothing where it never has."""
+        """Stop listening; does nothing if it never has."""
         await self._runner.cleanup()
 
     async def _livez(self, request: web.Request) -> web.Response:
@@ -100,12 +100,13 @@ class Eyes:
 
 
 def expiries(shown_until: float | None, cluster: Cluster) -> Iterator[RelayExpiry]:
-    """Until when certificates are valid: the relay's own to mirrors and to brokers, and those of brokers.
+    """When certificates expire: those that the relay shows to mirrors and to brokers, and those of brokers.
 
-    What cannot be used is left out: what is not known has no series.
+    A certificate that cannot be used, or whose expiry is not known, is left out: it has no series.
 
     Args:
-        shown_until: That of what mirrors are shown; None where that is nothing, or is not known.
+        shown_until: Of the certificate that mirrors are shown, in seconds since 1970; None if there is none,
+            or if it is not known.
     """
     ends = {
         "listen": shown_until,

@@ -1,7 +1,7 @@
 """A group: mirrors that read partitions up to their end, and get the same frames.
 
-It reads by itself; each frame is made once, and sent to each of them by a channel that only they have. One
-that does not keep up is given up. Which mirrors are in it, and what it reads, is decided in
+It reads by itself. Each frame is made once, and sent to every member by a channel that only the members have.
+A member that does not keep up is dropped. Which mirrors are in a group, and what it reads, is decided in
 :mod:`mirror.relay.sharing`.
 
 Source: docs/protocol.md (SHARED, MOVED, ENDED).
@@ -27,17 +27,17 @@ from mirror.relay.sending import Sender
 from mirror.relay.tuning import Spent
 
 MOVES_MAX = 10_000
-"""So many partitions of a mirror move at once at most, and no more than there is room to tell it of: else
-that stands before what is urgent, or looks as if the mirror did not read.
+"""Partitions of a mirror that move at once, at most, and no more than there is room to tell it of: else that
+would delay what is urgent, or look as if the mirror did not read.
 """
 SLOW_SECONDS = 0.5
-"""So long a group waits for one of its mirrors; who is slower reads for itself."""
+"""How long a group waits for its mirrors; one that is slower reads for itself."""
 COMPRESSION = Compression(2, 22, long=True)
 
 
 class Who(NamedTuple):
-    """Whose stream it is, also of one that is begun anew: a mirror, as it is known, and its flow, which has a
-    producer of its own at each target: several mirrors may come from one address, with flows of one name.
+    """Whose stream it is, recognized over a new stream, too: a mirror as it is known, and its flow with the
+    flow's producer: several mirrors may connect from one address, with flows of the same name.
     """
 
     known_as: str
@@ -46,7 +46,7 @@ class Who(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What has to be the same for frames to be, whatever is in them."""
+    """What has to be equal for mirrors to get the same frames, whatever is in them."""
 
     isolation: Isolation
     recode: bool
@@ -58,7 +58,7 @@ class Member:
 
     Attributes:
         write: Sends it a message.
-        room: So many bytes of messages may be sent to it now.
+        room: Returns how many bytes of messages may be sent to it now.
         trouble: Tells it of a broker that cannot be read.
     """
 
@@ -73,7 +73,7 @@ class Member:
 
     @property
     def moves(self) -> int:
-        """Of so many partitions it can be told now that they move."""
+        """How many partitions may move now."""
         return max(min(self.room() // MOVED_BYTES, MOVES_MAX), 0)
 
 
@@ -89,8 +89,9 @@ class Group:
 
     Attributes:
         kind: What they have in common.
-        members: Those, with the channel by which each gets them.
-        wanted: Of each partition, by each of them.
+        members: The mirrors, with the number of the channel by which each gets the frames; without those that
+            had no channel left.
+        wanted: For each partition, what each member wants of it.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Group:
     ) -> None:
         """
         Args:
-            give_up: Told of one that is too slow.
+            give_up: Called with a member that is too slow.
         """
         self.kind = next(iter(members)).kind
         frame_bytes = min(member.frame_bytes for member in members)
@@ -106,7 +107,7 @@ class Group:
         self.members: dict[Member, int] = {}
         self.wanted: dict[Key, dict[Member, Wanted]] = {}
         self._places: dict[Key, Place] = {}
-        """How far each of them was read, also where the reader has forgotten it."""
+        """How far each partition was read, even after the reader has forgotten it."""
         self._give_up = give_up
         self._press = Press(Sealer(COMPRESSION))
         self._reading: asyncio.Task[None] | None = None
@@ -116,7 +117,7 @@ class Group:
                 self.members[member] = channel
 
     def start(self, broken: Callable[[BaseException], None]) -> None:
-        """Read from now on; ``broken`` is told of a mistake of ours that has ended it."""
+        """Begin to read; ``broken`` is called with the error if a bug ends that."""
 
         def ended(reading: asyncio.Task[None]) -> None:
             error = None if reading.cancelled() else reading.exception()
@@ -127,7 +128,7 @@ class Group:
         self._reading.add_done_callback(ended)
 
     def close(self) -> None:
-        """Read no more; its mirrors have been given back what they wanted."""
+        """Stop reading. By then the members have been given back what they wanted."""
         for member, channel in self.members.items():
             member.sender.end_shared(channel)
         self.members.clear()
@@ -138,7 +139,7 @@ class Group:
     # -- who takes part ----------------------------------------------------------------------------
 
     def take_over(self, wanted: dict[Key, dict[Member, Wanted]]) -> None:
-        """Read these partitions for all members; each goes on where the one that is least far is."""
+        """Read these partitions for all members, each from the position of the least advanced member."""
         for member, channel in self.members.items():
             numbers = ((key, by_member[member].place.number) for key, by_member in wanted.items())
             member.write(protocol.moved(channel, numbers))
@@ -150,7 +151,7 @@ class Group:
             self._places[key] = self.reader.places[key]
 
     def release(self, key: Key) -> dict[Member, Wanted]:
-        """Read a partition no more; answers from where on each mirror is to read it."""
+        """Stop reading a partition; returns what each member wants of it, from where on it is to read."""
         wanted = self.wanted.pop(key)
         for one in wanted.values():
             self._tell_where(key, one.place)
@@ -163,12 +164,12 @@ class Group:
         return self._places[key].fetched_epoch
 
     def _tell_where(self, key: Key, place: Place) -> None:
-        """From where on a partition is to be read that was read here."""
+        """Set ``place`` to where this group has read the partition up to."""
         ours = self._places[key]
         place.offset, place.fetched_epoch = ours.offset, ours.fetched_epoch
 
     def drop(self, member: Member) -> dict[Key, Wanted]:
-        """Send one of them nothing more; answers what it wanted, and from where on."""
+        """Send a member nothing more; returns what it wants, from where on it is to read."""
         del self.members[member]
         dropped = {key: by_member.pop(member) for key, by_member in self.wanted.items()}
         for key, one in dropped.items():
@@ -177,11 +178,11 @@ class Group:
 
     @property
     def behind(self) -> list[Key]:
-        """Partitions that more is written to than can be sent: they are no business of a group."""
+        """Partitions to which more is written than can be sent: a group does not keep them."""
         return [key for key, place in self.reader.places.items() if place.behind]
 
     def led_by(self, nodes: Container[int]) -> list[Key]:
-        """What it reads of these brokers."""
+        """The partitions of the group that these brokers lead."""
         known = ((key, self.reader.partition(key)) for key in self.wanted)
         return [key for key, partition in known if partition is not None and partition.leader in nodes]
 
@@ -192,29 +193,31 @@ class Group:
         async with self._press.turn():
             await self._room()
             pieces = await sealed(self._press.sealer, news, as_is, recode=self.kind.recode)
-            gone()  # it is compressed
+            gone()  # ``pieces`` are compressed
             if not self.members:
                 return
             for member, channel in self.members.items():
                 frame = Frame(pieces, nothing, nothing)
                 spent = Spent(records_bytes=records_bytes(news), wire_bytes=frame.left)
                 member.sender.put(channel, frame, spent)
-        taken()  # all goes by one channel: what comes after it cannot overtake it
+        taken()  # all frames go by one channel: later ones cannot overtake this one
 
     def trouble(self, node: int, words: str) -> None:
-        """Likewise."""
+        """As :class:`mirror.relay.reading.Outlet` says."""
         for member in self.members:
             member.trouble(node, words)
 
     def closed(self, topics: Collection[str]) -> None:
-        """Nothing is shared that its mirrors may not read."""
+        """Never called: nothing is shared that its mirrors may not read."""
 
     async def _room(self) -> None:
-        """Wait until all have room, or so long: for all of them together, however many are too slow."""
+        """Wait until all members have room; those that have none after ``SLOW_SECONDS``, counted once for all
+        of them, are given up.
+        """
         ends_at = asyncio.get_running_loop().time() + SLOW_SECONDS
         for member in list(self.members):
             if member not in self.members:
-                continue  # it has left while another was waited for
+                continue  # it left during the wait for another
             try:
                 async with asyncio.timeout_at(ends_at):
                     await member.sender.has_room(self.members[member])

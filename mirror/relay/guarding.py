@@ -1,10 +1,10 @@
-"""What gets to a mirror that may read some topics only, of what it asks brokers through a relay.
+"""What a mirror that may read only some topics gets of what it asks brokers through a relay.
 
-Of the requests that only read, those are passed on that a mirror needs, in versions that are understood here
-to the last field; `ApiVersions` is answered so that nobody asks for others. What counts is the answer: it is
-decoded, everything of topics that the mirror may not read is taken out of it or turned into the error that a
-broker gives for want of rights, and it is encoded anew from what was understood. What cannot be decoded is
-not passed on at all. A Fetch answer, which names topics by their ids, goes on as it came where all of it may.
+Of the requests that only read, those that a mirror needs are passed on, in versions that are understood here
+to the last field; the answer to `ApiVersions` offers no others. What counts is the answer: it is decoded,
+everything about topics that the mirror may not read is removed, or turned into the error that a broker gives
+for missing rights, and it is encoded again from what was understood. What cannot be decoded is not passed on
+at all. A Fetch answer, which names topics by their ids, is passed on unchanged if all of it may be read.
 
 No I/O. Sources: the Kafka protocol guide; KIP-516 (topic ids), docs/permissions.md (what is needed for what).
 """
@@ -27,7 +27,7 @@ from mirror.kafka.fetch import FETCH, FETCH_VERSION, decode_whole_answer
 from mirror.relay.rules import READING, RefusedError
 
 REQUEST_BYTES_MAX = 1 << 20
-"""A question about twenty thousand topics by name."""
+"""Room for a request that names twenty thousand topics."""
 LIST_OFFSETS, METADATA, API_VERSIONS, DESCRIBE_ACLS, DESCRIBE_CONFIGS = 2, 3, 18, 29, 32
 VERSIONS: Mapping[int, tuple[int, int]] = MappingProxyType(
     {
@@ -39,13 +39,13 @@ VERSIONS: Mapping[int, tuple[int, int]] = MappingProxyType(
         DESCRIBE_CONFIGS: (1, 4),
     }
 )
-"""By API key, what is passed on: the lowest and the highest version."""
+"""By API key: the lowest and the highest version that is passed on."""
 TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID = 29, 31, 100
 TOPIC, LITERAL, PREFIXED = 2, 3, 4
-"""Of resources and patterns, as Kafka numbers them."""
+"""Types of resources and of patterns, as Kafka numbers them."""
 EVERY_NAME = "*"
 NOT_DECODED = (ValueError, TypeError, IndexError, KeyError, AttributeError, struct.error, OverflowError)
-"""What kafka-python raises of bytes that are something else."""
+"""What kafka-python raises for bytes that it cannot decode."""
 
 _HEAD = struct.Struct(">hhi")
 _NO_ID = UUID(int=0)
@@ -62,10 +62,10 @@ _RESPONSES: Mapping[int, Any] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request that was passed on, while its answer is waited for.
+    """A request that was passed on, and has no answer yet.
 
     Attributes:
-        names: Topics that Metadata was asked for by name; None where it was asked for all.
+        names: Topics that a Metadata request names; None if it asks for all, and for other requests.
         request: What the broker gets.
     """
 
@@ -81,12 +81,12 @@ class Asked:
 
 
 class Passed(NamedTuple):
-    """What a mirror is answered.
+    """What the mirror gets as an answer.
 
     Attributes:
-        answer: The whole of it, in pieces.
-        refused: Topics it has asked for and may not read, those that were named.
-        unknown: Some topic has an id that nobody knows yet: the picture of the cluster is old.
+        answer: All of it, in pieces.
+        refused: Names of topics that the mirror asked for and may not read.
+        unknown: Some topic has an id that is not known: the metadata of the cluster is too old.
     """
 
     answer: Sequence[bytes | memoryview]
@@ -99,9 +99,9 @@ class Guard:
 
     Args:
         allows: Whether the mirror may read a topic of this name.
-        name_of: The name of a topic id; None where nobody knows it.
+        name_of: The name of a topic id; None if it is not known.
         topics: The names of all topics, allowed or not.
-        why: Words for answers that have room for some: why a topic is refused.
+        why: Why a topic is refused, for answers that have room for a text.
     """
 
     def __init__(
@@ -119,13 +119,13 @@ class Guard:
     # -- requests --------------------------------------------------------------------------------
 
     def asked(self, request: bytes) -> Asked:
-        """Judge a request. One that could do more than read is made anew from what was understood of it.
+        """Judge a request. One that could do more than read is encoded again from what was understood of it.
 
         Args:
-            request: Of those that are passed on for anybody, without its size.
+            request: One that is passed on for any mirror, without its size.
 
         Raises:
-            RefusedError: It is none that a mirror needs, or not understood.
+            RefusedError: No mirror needs it, it is too long, would do more than read, or is not understood.
         """
         api_key, version, _ = _HEAD.unpack_from(request)
         low, high = VERSIONS.get(api_key, (0, -1))
@@ -156,13 +156,13 @@ class Guard:
     # -- answers ---------------------------------------------------------------------------------
 
     def answered(self, asked: Asked, answer: memoryview) -> Passed:
-        """What of an answer the mirror gets.
+        """What the mirror gets of an answer.
 
         Args:
-            answer: The whole of it, with its correlation id.
+            answer: All of it, with its correlation id.
 
         Raises:
-            RefusedError: It is not understood: nothing of it may go on.
+            RefusedError: It is not understood: nothing of it may be passed on.
         """
         try:
             return self._answered(asked, answer)
@@ -227,7 +227,7 @@ class Guard:
         return [one for one in resources if one.resource_type == TOPIC and self._concerns(one, topics)]
 
     def _concerns(self, resource: Any, topics: Iterable[str]) -> bool:
-        """Whether a rule is one for a topic that the mirror may read."""
+        """Whether an ACL applies to some topic that the mirror may read."""
         name = resource.resource_name
         if resource.pattern_type == PREFIXED:
             return any(topic.startswith(name) for topic in topics)
@@ -236,7 +236,7 @@ class Guard:
     # -- Fetch -----------------------------------------------------------------------------------
 
     def _fetch(self, answer: memoryview) -> Passed:
-        """Records are looked at by nobody here, and copied only where something is taken out."""
+        """Records are not examined, and copied only if something is removed."""
         ids = {fetched.key.topic_id for fetched in decode_whole_answer(answer[5:]).partitions}
         names = {topic_id: self._name_of(topic_id) for topic_id in ids}
         errors = {topic_id: code for topic_id, name in names.items() if (code := self._error(name))}
@@ -259,7 +259,11 @@ class Guard:
 
 
 def _split(response: Any, asked: Asked, answer: memoryview) -> tuple[memoryview, memoryview]:
-    """The header of an answer, and what follows it."""
+    """The header of an answer, and what follows it.
+
+    Raises:
+        ValueError: There are tagged fields in the header.
+    """
     if asked.api_key == API_VERSIONS or not response.flexible_version_q(asked.version):
         return answer[:4], answer[4:]
     if answer[4]:
@@ -268,7 +272,7 @@ def _split(response: Any, asked: Asked, answer: memoryview) -> tuple[memoryview,
 
 
 def _close(topic: Any, *, by_name: bool) -> None:
-    """Leave of a topic in a Metadata answer what was known to whoever asked."""
+    """Leave of a topic in a Metadata answer only what the request already named."""
     topic.error_code = TOPIC_AUTHORIZATION_FAILED if by_name else UNKNOWN_TOPIC_ID
     if by_name:
         topic.topic_id = _NO_ID
@@ -280,7 +284,7 @@ def _close(topic: Any, *, by_name: bool) -> None:
 
 
 def _closed(partition: int, code: int) -> Any:
-    """A partition of a Fetch answer that says nothing but why."""
+    """A partition of a Fetch answer that has an error code and nothing else."""
     return FetchResponse.FetchableTopicResponse.PartitionData(
         partition_index=partition,
         error_code=code,
@@ -297,7 +301,7 @@ def _closed(partition: int, code: int) -> Any:
 
 
 def _api_versions(entries: Iterable[Any]) -> Iterator[Any]:
-    """What broker and relay understand, both of them."""
+    """The APIs and versions that both the broker and the relay understand."""
     for entry in entries:
         low, high = VERSIONS.get(entry.api_key, (0, -1))
         entry.min_version, entry.max_version = max(entry.min_version, low), min(entry.max_version, high)

@@ -1,4 +1,4 @@
-"""What a mirror says of itself when its stream begins, and whether it is the newest of its flow.
+"""What a mirror says about itself when its stream begins, and whether it is the newest of its flow.
 
 Source: docs/protocol.md (HELLO).
 """
@@ -12,7 +12,7 @@ from pydantic import Field
 from mirror.config_values import Section
 
 FLOWS_MAX = 10_000
-"""Of so many the newest epoch is remembered."""
+"""Flows of which the newest epoch is remembered."""
 
 OLD_EPOCH = "old_epoch"
 NUMBER_MAX = (1 << 63) - 1
@@ -21,9 +21,9 @@ Window = Annotated[int, Field(ge=1, le=1 << 30)]
 
 
 class Hello(Section, strict=True, extra="ignore"):
-    """What a mirror begins with. A value is of the type that is named, not one that can be taken for it.
+    """The first message of a mirror. Each value has exactly the type given here; nothing is converted.
 
-    A later mirror may say more than this, and does without where WELCOME does not say that it was understood.
+    A newer mirror may send more fields; it does without them unless WELCOME says that they were understood.
     """
 
     flow: str = Field(pattern=r"^[a-z0-9-]{1,40}$", description="Its name.")
@@ -41,7 +41,7 @@ class Hello(Section, strict=True, extra="ignore"):
 
 
 class Refused(Exception):  # noqa: N818 - it says what the mirror did
-    """The stream ends; why, in a word and in a sentence."""
+    """The stream ends, for this reason: a code, and a sentence."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -56,25 +56,25 @@ class Begun(Protocol):
 
 
 _Of = tuple[str | None, str, int]
-"""Role, flow and producer id: mirrors of which these are the same can fence each other off."""
+"""Role, flow and producer id: mirrors for which all three are equal can fence each other off."""
 
 
 class Epochs:
-    """The newest epoch met of each flow: a mirror that was fenced off gets nothing any more.
+    """The newest epoch seen of each flow: a mirror that was fenced off gets nothing any more.
 
-    Only mirrors of one role can fence each other off: nobody stops another one's flow by its name.
+    Only mirrors of the same role can fence each other off: nobody can stop another role's flow by its name.
     """
 
     def __init__(self) -> None:
         self._newest: dict[_Of, int] = {}
         self._open: dict[Begun, tuple[_Of, int]] = {}
-        """Streams that have begun and not ended, and the epoch of each; as many as there are connections."""
+        """Streams that have begun and not ended, and the epoch of each; no more than connections are open."""
 
     def begin(self, stream: Begun, hello: Hello, role: str | None) -> None:
-        """Let a stream begin, and refuse those of the same flow that are open and of an older epoch.
+        """Let a stream begin, and refuse the open ones of the same flow that have an older epoch.
 
         Raises:
-            Refused: A newer one was here.
+            Refused: A stream of the flow with a newer epoch is, or was, here.
         """
         of = (role, hello.flow, hello.producer_id)
         others = [(other, epoch) for other, (flow, epoch) in self._open.items() if flow == of]
@@ -91,7 +91,7 @@ class Epochs:
         self._open[stream] = of, hello.epoch
 
     def end(self, stream: Begun) -> None:
-        """A stream has ended; nothing where it has not begun."""
+        """A stream has ended; does nothing if it had not begun."""
         self._open.pop(stream, None)
 
 

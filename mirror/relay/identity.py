@@ -1,11 +1,11 @@
-"""What a mirror is called: the names in the certificate that it has shown.
+"""The names of a mirror: those in the certificate that it has shown.
 
-In this order, and the first one that somebody knows is the identity: the URIs of the subject alternative
-names (a SPIFFE id is one), the DNS names there in small letters, the subject as RFC 2253 writes it, which is
-what Kafka makes a principal of, and the subject's common name alone. A wildcard is a name like others: it
-stands for nobody else.
+They are tried in this order, and the first one that is known is the identity: the URIs of the subject
+alternative names (a SPIFFE id is one), the DNS names there in lower case, the subject as RFC 2253 writes it,
+which is what Kafka makes a principal of, and the subject's common name alone. A wildcard is a name like any
+other: it matches no other name.
 
-Pure. The certificate was found good before; it is OpenSSL's reading of it that counts here.
+Pure. The certificate was verified before; what OpenSSL decoded of it counts here.
 
 Sources: RFC 2253 (distinguished names), RFC 5280 (alternative names), KIP-371 (principals from certificates),
 the SPIFFE X.509-SVID specification.
@@ -27,12 +27,12 @@ _SHORT = {
     "domainComponent": "DC",
     "userId": "UID",
 }
-"""The attributes that RFC 2253 has short names for; others keep OpenSSL's name."""
+"""Attributes for which RFC 2253 has short names; others keep OpenSSL's name."""
 _ESCAPED = frozenset(',+"\\<>;')
 
 
 def names_of(certificate: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of a certificate, the most telling first; none where it says nothing.
+    """The names of a certificate, in the order above and without repeats; empty if it has none.
 
     Args:
         certificate: As ``ssl`` decodes it (``getpeercert()``).

@@ -1,4 +1,4 @@
-"""Further connections of a mirror's stream: one for each kind of frames, or many beside each other.
+"""Further connections of a mirror's stream: one for each kind of frames, or many in parallel.
 
 Source: docs/protocol.md (joining).
 """
@@ -24,7 +24,7 @@ from mirror.relay.news import steady_us
 from mirror.relay.widening import Held, held
 
 IDLE_SECONDS_MAX = 10.0
-"""Something is said after so long: what stands between may end connections over which no bytes go."""
+"""After this long without bytes a PONG is sent: what stands between may end idle connections."""
 
 
 class HasJoined(Protocol):
@@ -34,17 +34,17 @@ class HasJoined(Protocol):
         """One more connection."""
 
     def left(self, other: Joined, /) -> None:
-        """It has ended, and what it carried may be lost."""
+        """A connection has ended, and what it carried may be lost."""
 
     def has_room(self) -> None:
-        """It takes more again."""
+        """A connection takes more again."""
 
     def refuse(self, code: str, detail: str) -> None:
-        """The mirror has said what it should not."""
+        """The mirror has sent what it must not."""
 
 
 class Joined(Line):
-    """A further connection of a stream: slices go over it, or a word now and then, and nothing comes back.
+    """A further connection of a stream: slices go over it, or a PONG now and then, and nothing comes back.
 
     Attributes:
         carries: As :meth:`mirror.relay.sending.Sender.add` says.
@@ -72,16 +72,16 @@ class Joined(Line):
             self._stream.refuse("bad_message", "something came on a connection that was joined")
 
     def has_room(self) -> None:
-        """Its stream knows what goes next."""
+        """The stream decides what goes next."""
         self._stream.has_room()
 
     @property
     def held(self) -> Held:
-        """For how long it had no room."""
+        """For how long it lacked room."""
         return Held(0.0, 0.0, buffer_full=False) if self.sock is None else held(self.sock)
 
     def drain(self) -> None:
-        """Send nothing more; it ends with the stream."""
+        """Send nothing more; the connection ends with the stream."""
         self._draining = True
 
     def _speak_where_idle(self) -> None:
@@ -98,7 +98,7 @@ class Joined(Line):
             self._transport.write(data)
 
     def close(self) -> None:
-        """End it, and the stream; nothing where it has ended."""
+        """End it, and the stream with it; does nothing if it has ended."""
         if self.ended.done():
             return
         self.ended.set_result(None)

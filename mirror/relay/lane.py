@@ -1,4 +1,4 @@
-"""Frames: how one is made of what was read, and those of one channel on their way out."""
+"""How a frame is made of what was read, and the frames of one channel that are being sent."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from mirror.link.parts import encode_parts
 from mirror.relay.news import Gone, News, Taken, records_bytes
 
 FRAMES_READY_MAX = 2
-"""So many frames of a channel wait for the link, compressed; more are not read before."""
+"""Compressed frames of a channel that may wait for the link; no more are made until one has gone."""
 FRAMES_UNTAKEN_MAX = 65_536
-"""So many frames of a channel are not taken, however few bytes they are: what is kept of each is more."""
+"""Frames of a channel that may be untaken, however small they are: what is kept of each is larger."""
 INLINE_BYTES_MAX = 32 << 10
-"""Less than this is compressed at once, more in another thread."""
+"""Records up to this size are compressed in this thread, larger ones in another."""
 Pieces = Sequence[bytes | memoryview]
 
 
 class Frame:
-    """A frame on its way out.
+    """A frame that is being sent.
 
     Attributes:
-        left: Bytes of it.
+        left: Bytes that are still to be sent.
         taken: Called when the mirror has taken it.
         gone: Called when nothing is left.
 
     Args:
-        pieces: Of it; copied as they go into slices, and not before.
+        pieces: Its bytes; copied when they go into slices, and not before.
     """
 
     def __init__(self, pieces: Pieces, taken: Taken, gone: Gone) -> None:
@@ -42,7 +42,7 @@ class Frame:
         self._pieces = deque(memoryview(piece) for piece in pieces)
 
     def cut(self, size: int) -> list[memoryview]:
-        """The next bytes: so many, or all that are left."""
+        """Take off the next ``size`` bytes, or all that are left."""
         cut: list[memoryview] = []
         while self._pieces and size > 0:
             piece = self._pieces.popleft()
@@ -59,12 +59,16 @@ class Lane:
     """The frames of one channel.
 
     Attributes:
-        window_bytes: A frame begins while less than this is not taken by the mirror, and not too many frames.
-        frames: The first one may have begun.
-        untaken: Of each that has begun, where it ends among ``sent_bytes``.
-        sent_bytes: Of frames, begun ones as a whole.
-        sliced_bytes: Of them, those that were handed to a connection.
+        window_bytes: A frame begins only while fewer bytes than this, and fewer than ``FRAMES_UNTAKEN_MAX``
+            frames, are sent and not taken.
+        frames: Those not sent yet; the first one may have begun.
+        untaken: For each frame that has begun: where it ends among ``sent_bytes``, and what to call then.
+        begun: Whether the first of ``frames`` has.
+        sent_bytes: Bytes of all frames that have begun, to their ends.
+        sliced_bytes: Those of them that were handed to a connection.
+        taken_bytes: Those that the mirror has taken.
         ending: No more frames come.
+        room: Set when a frame has been sent.
     """
 
     window_bytes: int
@@ -89,7 +93,7 @@ class Lane:
         return untaken_bytes < self.window_bytes and len(self.untaken) < FRAMES_UNTAKEN_MAX
 
     def held_until(self, now: float) -> float:
-        """For how many seconds so far a frame was ready, and as much as may be was not taken."""
+        """For how many seconds, up to now, a frame was ready while the window was full."""
         if self.held_since is not None:
             self.held_seconds += now - self.held_since
         self.held_since = now if self.frames and not self.may_send else None
@@ -103,7 +107,7 @@ class Lane:
 
 
 class Press:
-    """Makes the frames of a channel, one after the other, until it is closed.
+    """Lets one frame of a channel be made at a time, until it is closed.
 
     Attributes:
         sealer: Of the channel.
@@ -116,12 +120,12 @@ class Press:
 
     @property
     def busy(self) -> bool:
-        """A frame is being made, or will be."""
+        """Whether a frame is being made, or is about to be."""
         return self._turn.locked()
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Nobody else makes one in this block."""
+        """Within this block nobody else makes a frame."""
         async with self._turn:
             try:
                 yield
@@ -129,8 +133,8 @@ class Press:
                 self._close_sealer()
 
     def close(self) -> None:
-        """Give back what zstd has, at once: a stream that has ended may be garbage for long, as far as Python
-        knows a small one. What another thread compresses just now it compresses to the end.
+        """Release zstd's memory immediately: an ended stream may stay as garbage for long, as Python does not
+        know how large it is. A frame that is being made is finished first.
         """
         self._closed = True
         if not self.busy:
@@ -142,10 +146,10 @@ class Press:
 
 
 async def sealed(sealer: Sealer, news: News, as_is: Container[Key], *, recode: bool) -> Pieces:
-    """The next frame of a channel, in pieces; where it is stored these are the records as they were read.
+    """The next frame of a channel, in pieces; if it is stored, with the records as they were read.
 
     Args:
-        as_is: Partitions whose batches are not recoded, where any are.
+        as_is: Partitions whose batches are not recoded even with ``recode``.
     """
     keys = {part.fetched.key for part in news.parts if part.fetched.key not in as_is} if recode else set()
     if sealer.stores or records_bytes(news) <= INLINE_BYTES_MAX:

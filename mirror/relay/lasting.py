@@ -1,6 +1,6 @@
-"""What goes on as long as a relay does.
+"""Work that goes on as long as a relay does.
 
-A mistake of ours ends none of it in silence: it is logged, and the work begins again.
+A bug does not end it in silence: the error is logged, and the work begins again.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import structlog
 log = structlog.get_logger(__name__)
 
 PAUSE_SECONDS = 1.0
-"""After so long what has ended begins again."""
+"""The pause before work that has ended begins again."""
 
 
 async def lasting(name: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Do this until cancelled.
+    """Do ``work`` until cancelled.
 
     Args:
         name: For people.
-        work: Done again when it has failed, or has come to an end.
+        work: Done again after it has failed or ended.
     """
     while True:
         try:

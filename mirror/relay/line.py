@@ -1,7 +1,8 @@
-"""Connections over a long way: what their kernel takes, and what has not left it.
+"""Connections over a long link: how much the kernel takes, and what has not left it.
 
-Nothing is written while a transport says that it has room again: where that fails asyncio ends it twice, and
-complains. (Over TLS it writes itself then, and may complain all the same.)
+Nothing is written within the callback by which a transport says that it has room again: if that write failed,
+asyncio would end the transport twice, and log an error. (Over TLS asyncio itself writes then, and may do so
+all the same.)
 """
 
 from __future__ import annotations
@@ -16,29 +17,30 @@ from mirror.kafka.tcp_info import unacknowledged_bytes, unsent_bytes
 from mirror.link.lifeline import end_when_dead
 
 UNSENT_BYTES, UNSENT_BYTES_BEHIND, UNSENT_BYTES_WITH_BBR = 64 << 10, 256 << 10, 2 << 20
-"""The kernel takes no more while so much waits in it for a place on the wire; more of what is behind, so that
-the link does not wait for us. Most where all of that goes over one connection: BBR learns what a link carries
-only while it always has something to send, and fills the queues on the way until it has.
+"""The kernel takes no more while this many bytes wait in it unsent. For what is behind there may be more, so
+that the link does not wait for the relay; most with BBR, where all of that goes over one connection: BBR
+learns what a link carries only while it always has something to send, and fills the queues on the path until
+then.
 """
 CLOSE_SECONDS_MAX = 10.0
-"""What is left to send when a stream ends has so long."""
+"""How long what is left may take to be sent when a connection ends."""
 UNREAD_BYTES_MAX = 1 << 20
-"""Frames are held back long before; so much is answers to what a mirror asks."""
+"""Frames are held back long before this; this much can only be answers to what a mirror asks."""
 BUSY_SECONDS, REST_TIMES, REST_SECONDS_MAX = 0.01, 2, 1.0
-"""What a mirror says in one go takes no longer than this as a rule. Where it does the mirror is read again
-after so many times as long, so that others have most of the time; one that wants very many partitions says so
-once.
+"""Handling what a mirror says in one go rarely takes longer than ``BUSY_SECONDS``. If it does, the mirror is
+not read for ``REST_TIMES`` as long, so that others have most of the time. One that wants very many partitions
+says so once.
 """
 CONGESTION = "bbr"
-"""It does not take a lost packet for a full link, as CUBIC does."""
+"""Unlike CUBIC, it does not mistake a lost packet for a full link."""
 
 
 class Line(asyncio.Protocol, ABC):
-    """A connection to a mirror over which frames go.
+    """A connection to a mirror, over which more is sent than received.
 
     Attributes:
         ended: Done when either side has ended it.
-        sock: Of the connection; None before and after it.
+        sock: Its socket; None before it is made and after it has ended.
 
     Args:
         slice_bytes: As :class:`mirror.relay.sending.Wire` says.
@@ -55,11 +57,11 @@ class Line(asyncio.Protocol, ABC):
 
     @abstractmethod
     def has_room(self) -> None:
-        """It takes more again."""
+        """Called when it takes more again."""
 
     @abstractmethod
     def close(self) -> None:
-        """End it; nothing where it has ended."""
+        """End it; does nothing if it has ended."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -80,9 +82,9 @@ class Line(asyncio.Protocol, ABC):
         self._loop.call_soon(self.has_room)
 
     def end(self) -> None:
-        """What is left still goes out, for seconds; nothing where it has ended.
+        """End it. What is left is still sent, for ``CLOSE_SECONDS_MAX``. Does nothing if it has ended.
 
-        A transport of TLS that is closed a second time cannot be used any more, nor aborted.
+        A transport of TLS that is closed a second time can no longer be used, nor aborted.
         """
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
@@ -92,7 +94,7 @@ class Line(asyncio.Protocol, ABC):
             self.ended.set_result(None)
 
     def give_up(self) -> None:
-        """Nobody reads what is left; nothing where nothing is left."""
+        """Drop what is left, which nobody reads; does nothing if the connection is gone."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -117,14 +119,16 @@ class Line(asyncio.Protocol, ABC):
 
 
 class Asked(Line):
-    """One over which the mirror asks, and is answered."""
+    """A connection over which the mirror asks, and is answered."""
 
     @abstractmethod
     def unread(self) -> None:
-        """The mirror asks and does not read, so it is ended."""
+        """Called when the connection is cut, as the mirror asks and does not read."""
 
     def write(self, data: bytes) -> None:
-        """A mirror that asks and does not read is not waited for; one that is gone is told nothing more."""
+        """Send ``data`` without waiting. If more than ``UNREAD_BYTES_MAX`` is unsent then, the connection is
+        cut; if it has ended, nothing is sent.
+        """
         if self._transport is None or self._transport.is_closing():
             return
         self._transport.write(data)
@@ -134,7 +138,7 @@ class Asked(Line):
 
 
 def rest(transport: asyncio.Transport | None, seconds: float) -> None:
-    """What a mirror has said took so long: where that was much others have their turn before more is read."""
+    """Pause reading a mirror after handling what it said took ``seconds``, if that was long: others first."""
     if transport is not None and seconds > BUSY_SECONDS:
         transport.pause_reading()
         later = min(seconds * REST_TIMES, REST_SECONDS_MAX)
@@ -142,10 +146,10 @@ def rest(transport: asyncio.Transport | None, seconds: float) -> None:
 
 
 def tune(sock: socket.socket, unsent_bytes: int) -> str:
-    """Make a connection one for a long way; answers the congestion control it has.
+    """Set up a connection for a long link; returns the congestion control that it has.
 
     Args:
-        unsent_bytes: So much may wait in the kernel for a place on the wire.
+        unsent_bytes: How much may wait in the kernel unsent.
     """
     end_when_dead(sock)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, unsent_bytes)

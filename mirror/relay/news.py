@@ -11,11 +11,11 @@ from mirror.link.parts import Part
 Taken = Callable[[], None]
 """Called when the mirror has taken it."""
 Gone = Callable[[], None]
-"""Called when the memory of its records is not needed any more."""
+"""Called when the memory of its records is no longer needed."""
 
 
 class News(NamedTuple):
-    """What one answer of a broker has brought for a mirror, and when it came by our steady clock."""
+    """What one answer of a broker brought for a mirror, and when, in microseconds of our steady clock."""
 
     node: int
     read_us: int
@@ -23,7 +23,7 @@ class News(NamedTuple):
 
 
 def records_bytes(news: News) -> int:
-    """Of all parts together."""
+    """Bytes of records, all parts together."""
     return sum(len(part.fetched.records) for part in news.parts)
 
 
@@ -33,4 +33,4 @@ def steady_us() -> int:
 
 
 def nothing() -> None:
-    """For whom it makes no difference whether something is taken, or gone."""
+    """A callback for what needs to know neither when it is taken nor when it is gone."""

@@ -20,40 +20,40 @@ from mirror.timetable import TIMETABLE_SECONDS, Period, rate_at
 log = structlog.get_logger(__name__)
 
 BURST_SECONDS = 0.02
-"""What was not sent in so long a time may follow at once: a timer is no more exact than this."""
+"""What was not sent within this time may follow at once: timers are no more exact than this."""
 
 
 class Pace:
-    """A rate, and what was sent of it. Pure."""
+    """A rate, and when it allows the next bytes. Pure."""
 
     def __init__(self) -> None:
         self.rate: float | None = None
         self._free_at = 0.0
 
     def change(self, rate: float | None) -> None:
-        """Another rate from now on; None: as fast as it goes."""
+        """Set another rate; None: no limit."""
         self.rate = rate
         self._free_at = 0.0
 
     def wait(self, now: float) -> float:
-        """Seconds until the next bytes may go; not positive where they may."""
+        """Seconds until the next bytes may go; 0 or less: now."""
         return self._free_at - now if self.rate else 0.0
 
     def spent(self, size: int, now: float) -> None:
-        """So many bytes went."""
+        """Count bytes that were sent."""
         if self.rate:
             self._free_at = max(self._free_at, now - BURST_SECONDS) + size / self.rate
 
 
 class Sends(Protocol):
-    """Somebody with something to send."""
+    """Has something to send."""
 
     def send_slice(self, channel: Channel, now: float) -> int:
-        """Send the next bytes of a channel; answers how many, 0 where nothing may go."""
+        """Send the next bytes that are as urgent as ``channel``; returns how many, 0 if none may go now."""
 
 
 class Turnstile:
-    """Through it goes all that a relay sends of frames."""
+    """Everything that a relay sends of frames goes through it."""
 
     def __init__(self) -> None:
         self.pace = Pace()
@@ -62,7 +62,7 @@ class Turnstile:
         self._timer: asyncio.TimerHandle | None = None
 
     def change(self, rate: float | None) -> None:
-        """Send no more than this to all mirrors together."""
+        """Send no more than this to all mirrors together, in bytes a second; None: no limit."""
         self.pace.change(rate)
         if self._timer is not None:
             self._timer.cancel()
@@ -70,7 +70,7 @@ class Turnstile:
         self._turn()
 
     def wants(self, sender: Sends, channel: Channel) -> None:
-        """Somebody has something to send, of this channel."""
+        """``sender`` has something to send that is as urgent as ``channel``."""
         waiting = self._waiting[channel]
         if sender not in waiting:
             waiting.append(sender)
@@ -78,7 +78,7 @@ class Turnstile:
 
     def _turn(self) -> None:
         if self._turning or self._timer is not None:
-            return  # what waits has its turn already
+            return  # a turn is under way, or a timer will begin one
         self._turning = True
         try:
             while (channel := self._most_urgent()) is not None:
@@ -109,10 +109,10 @@ class Turnstile:
 
 
 async def follow(turnstile: Turnstile, periods: Sequence[Period], clock: Callable[[], datetime]) -> None:
-    """Let through as much as a timetable says, until cancelled.
+    """Apply the rates of a timetable until cancelled.
 
     Args:
-        clock: What time it is, of any zone, but with one.
+        clock: Returns the time, in any zone, but with one.
     """
     before: float | None = None
     while True:

@@ -1,10 +1,10 @@
-"""Where one partition is read next, and what an answer of its broker makes of that.
+"""Where one partition is read next, and what an answer of its broker changes about that.
 
-Batches go on whole, and from where the last ones ended. One larger than what was asked for is asked for again
-with more room. Of one too large for any mirror, and of what is no batch, the mirror is told, and nothing more
-is read.
+Batches are passed on whole, and reading goes on where the last one ended. A batch larger than what was asked
+for is requested again with more room. If a batch is too large for any mirror, or what was read is no batch,
+the mirror is told, and nothing more is read.
 
-No I/O. A lane asks and does what is said here; which lane that is, is none of its business.
+No I/O. A lane sends the requests and does what is decided here; which lane that is makes no difference.
 
 Sources: KIP-74 (the first batch of an answer), docs/protocol.md.
 """
@@ -22,22 +22,23 @@ from mirror.link.parts import ASTRAY, Part, whole_batches
 from mirror.link.protocol import Channel
 
 PART_BYTES_CEILING = 128 << 20
-"""No batch is larger than this."""
+"""Larger batches are not read."""
 BATCHES_AT_ONCE = 2
-"""Where batches are large, there is room for so many of the largest that came last, until nothing comes: the
-next one is seldom asked for twice."""
+"""If batches are large, there is room for this many of the largest in the last answer, so that the next one
+is rarely requested twice. An answer without batches ends that.
+"""
 ROUTE_TRIES = 30
-"""So often it is looked where a partition is led, before its mirror is told that nobody leads it."""
+"""How often the leader of a partition is looked up before its mirror is told that nobody leads it."""
 
 
 class Lane(Protocol):
-    """The way on which partitions travel from their leader."""
+    """The lane on which a partition is read from its leader."""
 
     def leave(self, key: Key, place: Place) -> None:
-        """Read it here no more."""
+        """Stop reading it here."""
 
     def rank(self, key: Key, place: Place, rank: int) -> bool:
-        """What is behind gets another rank; True where others have their turn now."""
+        """Give a partition that is behind another rank; True if others have their turn now."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,11 +46,12 @@ class Place:
     """Where a partition is read next.
 
     Attributes:
-        rank: Of those that are behind the lowest is read first.
-        bytes_max: So much is asked for at once; more than usual where a batch is larger.
-        behind: It is known to be: an answer has said so on the lane on which it is.
-        lane: On which it travels; None while it is between two.
-        tries: To find out who leads it, without success.
+        number: The one that the mirror wanted it with.
+        rank: Of the partitions that are behind, those of the lowest rank are read first.
+        bytes_max: How much is asked for at once; more than usual if a batch is larger.
+        behind: Whether an answer on its lane has shown that it is.
+        lane: The lane it is on; None while it is between two.
+        tries: How often its leader was looked up in vain.
     """
 
     number: int
@@ -64,11 +66,11 @@ class Place:
 
 
 class Asked(NamedTuple):
-    """How its lane has asked.
+    """How the lane has asked.
 
     Attributes:
-        part_bytes: So much of one partition, where its first batch is not larger.
-        spare_bytes: So much more the whole answer could have brought.
+        part_bytes: The most for one partition, unless its first batch is larger.
+        spare_bytes: How much more the whole answer could have brought.
     """
 
     channel: Channel
@@ -78,23 +80,23 @@ class Asked(NamedTuple):
 
 
 class Then(Enum):
-    """What becomes of a partition that an answer had something of."""
+    """What happens next to a partition that was in an answer."""
 
     READ_ON = auto()
     CHANGE_OVER = auto()
-    """It goes on by the other channel, once the mirror has taken what came."""
+    """It goes on by the other channel, once the mirror has taken what was read."""
     LOOK_AGAIN = auto()
-    """Somebody else leads it by now."""
+    """Another broker leads it by now."""
     FORGET = auto()
-    """The mirror is told, and says what it wants of it then."""
+    """It is not read any more; the mirror is told why, and says what it wants of it then."""
 
 
 class Step(NamedTuple):
-    """What an answer makes of a partition.
+    """What an answer means for a partition.
 
     Attributes:
-        part: What the mirror is sent of it; None where there is nothing to say.
-        behind: Whether more of it is there to be read; on LIVE nothing waits for its turn, and nothing is.
+        part: What the mirror is sent of it; None: nothing.
+        behind: Whether there is more to read. Always False on LIVE, where nothing waits for its turn.
     """
 
     then: Then
@@ -103,7 +105,7 @@ class Step(NamedTuple):
 
 
 def taken_in(fetched: Fetched, place: Place, asked: Asked) -> Step:
-    """Move a place on by what its broker has answered; answers what becomes of the partition."""
+    """Advance a place by what its broker has answered; returns what happens next to the partition."""
     stale = fetched.error_code in STALE_METADATA_CODES
     if fetched.error_code == ASTRAY or (stale and place.tries < ROUTE_TRIES):
         return Step(Then.LOOK_AGAIN, None if place.tries else refusal(fetched.key, place, ASTRAY))
@@ -131,12 +133,12 @@ def taken_in(fetched: Fetched, place: Place, asked: Asked) -> Step:
 
 
 def _as_answered(fetched: Fetched, place: Place) -> Part:
-    """For the mirror to see what the broker has said, or what is no batch."""
+    """A part that shows the mirror what the broker said, or what is no batch."""
     return Part(place.number, place.offset, place.offset, fetched)
 
 
 def _grown(key: Key, place: Place) -> Step:
-    """The first batch is larger than what was asked for."""
+    """The first batch is larger than what was asked for: ask for more."""
     if place.bytes_max >= PART_BYTES_CEILING:
         return Step(Then.FORGET, refusal(key, place, CORRUPT_MESSAGE))
     place.bytes_max = min(place.bytes_max * 2, PART_BYTES_CEILING)
@@ -144,6 +146,6 @@ def _grown(key: Key, place: Place) -> Step:
 
 
 def refusal(key: Key, place: Place, code: int) -> Part:
-    """A part that says why nothing comes."""
+    """A part that says by its error code why nothing comes."""
     fetched = Fetched(key, code, -1, -1, -1, None, [], memoryview(b""))
     return Part(place.number, place.offset, place.offset, fetched)

@@ -1,7 +1,7 @@
-"""The relay's end of a probe: it answers pings, and fills the link for as long as it is asked to.
+"""The relay's end of a probe: it answers PINGs, and fills the link for as long as it is asked to.
 
-What is sent cannot be compressed, and is made once. The kernel is given as little at once as with frames, so
-that an answer waits for no more than what is urgent waits for while a copy fills the link.
+What it sends cannot be compressed, and is made once. The kernel gets as little at a time as with frames: so a
+PONG waits no longer than urgent frames do while a copy fills the link.
 
 Source: docs/protocol.md.
 """
@@ -45,17 +45,17 @@ log = structlog.get_logger(__name__)
 QUESTION_BYTES_MAX = 4096
 RANDOM_BYTES = 4 << 20
 SLICES_IN_A_ROW = 8
-"""Then others of this relay have their turn, however fast the link is."""
+"""After this many, other connections of this relay have their turn, however fast the link is."""
 PATIENCE_SECONDS = 30.0
-"""So long a mirror may take to say what it wants, and to take what is on its way at the end."""
+"""How long a mirror may take to say what it wants, and to receive what is in flight at the end."""
 PAUSES_MAX = 10_000
-"""Of so many it is noted why."""
+"""How many pauses are examined for their cause."""
 SO_MAX_PACING_RATE = 47
-"""Of Linux; Python has no name for it."""
+"""Linux; Python has no name for it."""
 
 
 class Load(Section, strict=True, extra="ignore"):
-    """What a mirror asks for; see :class:`mirror.link.probe.Load`. A later one may say more."""
+    """What a mirror asks for, see :class:`mirror.link.probe.Load`. A newer mirror may send more fields."""
 
     seconds: float = Field(gt=0, le=SECONDS_MAX, description="For so long.")
     settle_seconds: float = Field(ge=0, le=SECONDS_MAX, description="Counted from then on.")
@@ -67,10 +67,10 @@ class Probe(Asked):
     """One mirror's connection, once it has become a probe.
 
     Args:
-        peer: Who asks, for people.
-        audit: Told why it is refused.
-        rate_now: Bytes a second that this relay's limits let through; None: no limit. A load that begins has
-            it to its end, beside what mirrors are sent.
+        peer: The mirror's address, for people.
+        audit: Told why a probe is refused.
+        rate_now: Returns the bytes a second that this relay's limits allow; None: no limit. A load keeps the
+            rate of its beginning to its end, in addition to what mirrors are sent.
     """
 
     def __init__(self, peer: str, audit: Audit, rate_now: Callable[[], float | None]) -> None:
@@ -112,15 +112,15 @@ class Probe(Asked):
             self._pauses.append(send_buffer_is_full(self.sock))
 
     def has_room(self) -> None:
-        """It is filled on."""
+        """Go on filling it."""
         self._fill()
 
     def drain(self) -> None:
-        """As :meth:`close`: what a probe does is nobody's copy."""
+        """As :meth:`close`: a probe copies nothing."""
         self.close()
 
     def close(self) -> None:
-        """End it; nothing where it has ended."""
+        """End it; does nothing if it has ended."""
         self._patience.cancel()
         self._load = None
         self.end()
@@ -193,8 +193,8 @@ class Probe(Asked):
             self._loop.call_soon(self._fill)
 
     def _finish(self) -> None:
-        """Say what was seen. The mirror ends the connection: were it done here, what it still says would make
-        the kernel throw away what is on its way there.
+        """Send the report. The mirror ends the connection: if the relay did, whatever the mirror still sends
+        would make the kernel drop what is in flight to it.
         """
         self._load = None
         log.info("probe_done", peer=self._peer, bytes=self._sent_bytes)
@@ -219,7 +219,7 @@ class Probe(Asked):
         return tcp_info(self.sock)
 
     def unread(self) -> None:
-        """The audit is told."""
+        """Tell the audit."""
         self._audit.probe(self._peer, "unread", "it asks and does not read")
 
 
@@ -227,7 +227,7 @@ _random: list[bytes] = []
 
 
 def _slices() -> list[bytes]:
-    """Messages of random bytes, made when they are first needed."""
+    """FILL messages of random bytes, made when first needed."""
     if not _random:
         noise = memoryview(os.urandom(RANDOM_BYTES))
         _random.extend(

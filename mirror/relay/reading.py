@@ -1,11 +1,12 @@
-"""Read the source's brokers for one mirror: from the positions it has told, and on from there by itself.
+"""Reads the source's brokers for one mirror: from the positions that it gave, and on from there unasked.
 
-Every partition is on one of two channels. What is behind goes by BULK, a lot at a time; what is read up to
-its end goes by LIVE, as soon as it is there, and first over the link. A partition changes over when the
-mirror has taken the last frame with something of it: so nothing of it overtakes the rest.
+Every partition is on one of two channels. Partitions that are behind go by BULK, a lot at a time; those read
+up to their end go by LIVE, as soon as there is something new, and first over the link. A partition changes
+over when the mirror has taken the last frame with something of it, so nothing of it overtakes the rest.
 
-Here is what the mirror wants, which way that goes, and what it is told of what nobody leads or it may not
-read. How one broker is read by one channel stands in :mod:`mirror.relay.broker_lane`.
+This module keeps what the mirror wants and on which lane each partition is, and tells the mirror about
+partitions that nobody leads or that it may not read. How one broker is read by one channel is in
+:mod:`mirror.relay.broker_lane`.
 
 Source: docs/protocol.md.
 """
@@ -35,9 +36,11 @@ from mirror.relay.turns import Turns
 
 IDLE_BYTES_MAX = 16 << 20
 ROUTE_PAUSE_SECONDS, ROUTE_PAUSE_TIMES = 0.1, 4
-"""After each look, or so many times as long as that took: others have time beside many that nobody knows."""
+"""The pause after each look for leaders, or this many times as long as that took: even if very many
+partitions are not known, others have their time.
+"""
 UNREAD_LOOK_SECONDS = 1.0
-"""While a broker is silent it is seen so often whether others lead by now what it led."""
+"""How often it is checked, while a broker is silent, whether others lead its partitions by now."""
 PLACES_MAX = 200_000
 REFUSALS_AT_ONCE = 1000
 UNKNOWN_TOPIC_ID, LEADER_NOT_AVAILABLE, TOPIC_AUTHORIZATION_FAILED = 100, 5, 29
@@ -49,19 +52,19 @@ class Outlet(Protocol):
     async def send(
         self, channel: Channel, news: News, as_is: Container[Key], taken: Taken, gone: Gone
     ) -> None:
-        """Send a frame; returns when it is made.
+        """Send a frame; returns once it is made.
 
         Args:
             as_is: Partitions whose batches are not recoded.
             taken: Called when the mirror has taken it.
-            gone: Called when the parts are not needed any more.
+            gone: Called when the parts are no longer needed.
         """
 
     def trouble(self, node: int, words: str) -> None:
-        """A broker cannot be read just now."""
+        """A broker cannot be read at the moment; -1: none answers."""
 
     def closed(self, topics: Collection[str]) -> None:
-        """Topics were wanted that the mirror may not read; it is told so of each partition."""
+        """The mirror wanted topics that it may not read; it is told so for each partition."""
 
 
 class SourceReader:
@@ -70,8 +73,8 @@ class SourceReader:
     Args:
         isolation: What the mirror may see.
         outlet: Takes what was read.
-        frame_bytes_max: What the mirror has room for, of records in one frame; a batch is never cut.
-        allows: Whether the mirror may read a topic of this name; None: all there are.
+        frame_bytes_max: Bytes of records that the mirror takes in one frame; a batch is never cut.
+        allows: Whether the mirror may read a topic of this name; None: it may read all.
     """
 
     def __init__(
@@ -103,10 +106,10 @@ class SourceReader:
     # -- what the mirror says ------------------------------------------------------------------------
 
     def want(self, positions: Iterable[Position]) -> None:
-        """Read these partitions from there on, whatever was wanted of them before.
+        """Read these partitions from these positions on, whatever was wanted of them before.
 
         Raises:
-            AnswerError: With these it would be more than any mirror copies.
+            AnswerError: The mirror would want more than ``PLACES_MAX`` partitions.
         """
         positions = list(positions)
         new = {position.key for position in positions if position.key not in self.places}
@@ -121,7 +124,7 @@ class SourceReader:
             self.place(key, place)
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Read these partitions no more."""
+        """Stop reading these partitions."""
         for key in keys:
             place = self.places.pop(key, None)
             if place is not None and place.lane is not None:
@@ -133,22 +136,22 @@ class SourceReader:
     # -- what others read as well ------------------------------------------------------------------
 
     def at_end(self, but: Container[int]) -> set[Key]:
-        """Partitions that are read up to their end, of all brokers but these."""
+        """Partitions that are read up to their end, from all brokers except ``but``."""
         lanes = (lane for (_, channel), lane in self._lanes.items() if channel is Channel.LIVE)
         return set[Key]().union(*(lane.places for lane in lanes if lane.node not in but))
 
     def unread(self, seconds: float) -> set[int]:
-        """Brokers that have been asked in vain for so long."""
+        """Brokers that have owed an answer for at least this long."""
         return {lane.node for lane in self._lanes.values() if lane.unread_seconds >= seconds}
 
     def hand_over(self, key: Key) -> tuple[Place, bool]:
-        """Somebody else reads a partition from now on; answers where, and whether it may be recoded."""
+        """Leave a partition to another reader; returns its place, and whether it may be recoded."""
         place, recode = self.places[key], key not in self.as_is
         self.forget([key])
         return place, recode
 
     def take_back(self, key: Key, place: Place, recode: bool) -> None:
-        """Read it here again, from where the place says by now; nothing where something else is wanted."""
+        """Read a partition here again, from its place on; does nothing if it is wanted again by now."""
         if key in self.places:
             return
         if not recode:
@@ -159,8 +162,8 @@ class SourceReader:
     # -- which of those that are behind ------------------------------------------------------------
 
     def rank(self, ranks: Iterable[tuple[Key, int]]) -> None:
-        """These partitions have another rank, the one that is said last; those that are not wanted are left
-        out. Who has his turn is looked at once, however many they are.
+        """Give these partitions other ranks; if one is named twice its last rank counts, and one that is not
+        wanted is ignored. The lanes check only once whose turn it is, however many partitions there are.
         """
         others = False
         for key, rank in dict(ranks).items():
@@ -175,7 +178,7 @@ class SourceReader:
         self.turned(others)
 
     def turned(self, others: bool) -> None:
-        """Where others have their turn now, they are read."""
+        """If others have their turn now, read those."""
         if others:
             for lane in self._lanes.values():
                 lane.ranked()
@@ -183,7 +186,7 @@ class SourceReader:
     # -- which way a partition goes ------------------------------------------------------------------
 
     def place(self, key: Key, place: Place) -> None:
-        """Put a partition on the lane from its leader, unless the mirror wants something else by now."""
+        """Put a partition on the lane of its leader, unless the mirror wants something else by now."""
         if self.places.get(key) is not place or place.lane is not None:
             return
         known = self.partition(key)
@@ -200,7 +203,7 @@ class SourceReader:
         lane.join(key, place)
 
     def partition(self, key: Key) -> PartitionInfo | None:
-        """What the cluster said last of a partition."""
+        """What the cluster last said about a partition; None if it does not know it."""
         info, topics = self._topics
         if info is not self.cluster.info:
             info = self.cluster.info
@@ -212,7 +215,7 @@ class SourceReader:
         return None if name is None else info.partition(TopicPartition(name, key.partition))
 
     def astray(self, key: Key, place: Place) -> None:
-        """Look again who leads this partition."""
+        """Look up the leader of this partition again."""
         if self.places.get(key) is place:
             self._astray[key] = place
             self._strayed.set()
@@ -237,7 +240,7 @@ class SourceReader:
             self.pool.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do something beside; it ends with the reader, and a mistake in it ends the reader."""
+        """Run ``work`` in parallel; it ends with the reader, and an error in it ends the reader."""
         assert self._group is not None, "nothing is read before it runs"
         return self._group.create_task(work)
 
@@ -246,11 +249,11 @@ class SourceReader:
         return self._outlet.send(channel, news, self.as_is, taken, gone)
 
     def trouble(self, node: int, words: str) -> None:
-        """A broker cannot be read just now; -1 where none answers."""
+        """Report that a broker cannot be read at the moment; -1: none answers."""
         self._outlet.trouble(node, words)
 
     async def _look_whether_gone(self) -> None:
-        """A broker that does not answer may be none of the cluster any more: others lead what it led."""
+        """Check whether a silent broker has left the cluster: others lead its partitions then."""
         try:
             brokers = (await self.cluster.describe_topics([])).brokers
             if brokers.keys() != self.cluster.info.brokers.keys():
@@ -261,13 +264,13 @@ class SourceReader:
         self._leave_gone()
 
     def _leave_gone(self) -> None:
-        """Where a broker has left the cluster its answer is waited for no more."""
+        """Stop waiting for the answers of brokers that have left the cluster."""
         for lane in self._lanes.values():
             if lane.node not in self.cluster.info.brokers:
                 lane.close("the broker has left the cluster")
 
     async def _look_again(self) -> float:
-        """Answers for how long it kept others from their work."""
+        """Look for the leaders of astray partitions; returns for how many seconds nothing else could run."""
         try:
             await self.cluster.refresh(not_older_than_seconds=ROUTE_PAUSE_SECONDS)
         except TwinsiteError as error:
@@ -287,7 +290,7 @@ class SourceReader:
         return time.monotonic() - began
 
     def _refuse(self, key: Key, place: Place, code: int) -> None:
-        """Tell the mirror why nothing comes of a partition."""
+        """Tell the mirror why a partition is not read."""
         if self.places.get(key) is not place:
             return
         self._refused[key] = place, code

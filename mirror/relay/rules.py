@@ -1,9 +1,9 @@
-"""What a mirror may ask of the source through a relay: only what reads.
+"""What a mirror may ask the source through a relay: only requests that read.
 
-Three of these requests do more when they are asked to. By the Fetch of a replica its leader believes that it
-has the records, by ListOffsets one is told more than consumers are, and Metadata makes the topics it names.
-So these are looked into, as far as that takes. FindCoordinator makes the internal topic of groups, or of
-transactions, where there is none yet, and is left out: no mirror asks the source for a coordinator.
+Three of these can do more. A leader concludes from the Fetch of a replica that the replica has the records;
+ListOffsets tells a replica more than it tells consumers; and Metadata can create the topics it names. So
+these are inspected, as far as needed. FindCoordinator creates the internal topic of groups, or of
+transactions, if it does not exist yet, and is left out: no mirror asks the source for a coordinator.
 
 No I/O. Sources: the Kafka protocol guide (API keys), KIP-482 (headers), KIP-903 (who fetches, from 15 on).
 """
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from mirror.kafka.wire import read_uvarint
 
 REQUEST_BYTES_MAX = 4 << 20
-"""A fetch of ten thousand partitions is a tenth of it."""
+"""Ten times a Fetch of ten thousand partitions."""
 READING = {
     1: "Fetch",
     2: "ListOffsets",
@@ -35,18 +35,18 @@ READING = {
     66: "ListTransactions",
     75: "DescribeTopicPartitions",
 }
-"""By API key; who is asked decides besides whether the relay's own user may."""
+"""By API key. The broker decides in addition whether the relay's own user may ask."""
 
 FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
 NAMES_MAX = 100_000
-"""So many topics are named in one request for metadata; more would take long to look through."""
+"""Topics that one Metadata request may name; more would take long to look through."""
 NO_BROKER = frozenset({-1, -2})
-"""A consumer, and one that looks for mistakes: what stands for them in place of a broker's id."""
+"""In place of a broker's id: a consumer, and a consumer for debugging."""
 IDS_FROM, MAY_MAKE_NONE_FROM = 10, 4
-"""Versions of Metadata: topics have ids, and it says whether topics are made."""
+"""Versions of Metadata from which topics have ids, and from which it says whether topics are created."""
 
 _HEAD = struct.Struct(">hhi")
-"""API key, version and correlation id stand before everything else."""
+"""API key, version and correlation id precede everything else."""
 _LENGTH, _COUNT = struct.Struct(">h"), struct.Struct(">i")
 
 
@@ -54,8 +54,8 @@ class Known(NamedTuple):
     """Versions of an API.
 
     Attributes:
-        flexible: From this one on it has tagged fields and compact lengths.
-        highest: The last one that is understood as far as it is looked into.
+        flexible: The first with tagged fields and compact lengths.
+        highest: The last that is understood as far as it is inspected.
     """
 
     flexible: int
@@ -67,7 +67,7 @@ LOOKED_INTO = {FETCH: Known(12, 14), LIST_OFFSETS: Known(6, 11), METADATA: Known
 
 @dataclass(frozen=True, slots=True)
 class RefusedError(Exception):
-    """What came is no request, or none that is passed on."""
+    """A request, or an answer, that is not passed on, or no request at all."""
 
     why: str
 
@@ -76,7 +76,7 @@ def requests(buffer: bytearray, at_most: int) -> list[bytes]:
     """Take the whole requests off the front of a buffer, without their sizes; the rest stays there.
 
     Args:
-        at_most: So many of them.
+        at_most: How many.
 
     Raises:
         RefusedError: Something is no request, or not one of :data:`READING`, or would do more than read.
@@ -118,14 +118,22 @@ def _look_into(request: bytes, api_key: int, version: int, known: Known) -> None
 
 
 def _body_at(request: bytes, *, flexible: bool) -> int:
-    """Where the header ends, behind the client's id."""
+    """Where the header ends, after the client's id.
+
+    Raises:
+        ValueError: The header has tagged fields.
+    """
     (length,) = _LENGTH.unpack_from(request, _HEAD.size)
     at = _HEAD.size + _LENGTH.size + max(length, 0)
     return _behind_tags(memoryview(request), at) if flexible else at
 
 
 def _behind_tags(request: memoryview, at: int) -> int:
-    """In the versions that are known nothing has tagged fields up to what is looked for."""
+    """Skip an empty list of tagged fields: known versions have none before what is looked for.
+
+    Raises:
+        ValueError: It is not empty.
+    """
     if request[at]:
         raise ValueError(f"tagged fields at byte {at}")
     return at + 1
@@ -137,7 +145,11 @@ def _refuse_brokers(what: str, replica_id: int) -> None:
 
 
 def _makes_topics(request: memoryview, at: int, version: int, *, flexible: bool) -> bool:
-    """Whether topics are named, and made where there are none."""
+    """Whether topics are named that would be created if they do not exist.
+
+    Raises:
+        ValueError: More than ``NAMES_MAX`` are named, or there are tagged fields.
+    """
     count, at = _compact(request, at) if flexible else (*_COUNT.unpack_from(request, at), at + _COUNT.size)
     if count > NAMES_MAX:
         raise ValueError(f"{count} topics are named, the most is {NAMES_MAX}")
@@ -152,6 +164,6 @@ def _makes_topics(request: memoryview, at: int, version: int, *, flexible: bool)
 
 
 def _compact(request: memoryview, at: int) -> tuple[int, int]:
-    """A length, -1 where nothing is there, and where the next field begins."""
+    """A compact length, -1 for null, and where the next field begins."""
     length, at = read_uvarint(request, at)
     return length - 1, at

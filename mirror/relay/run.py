@@ -1,4 +1,4 @@
-"""A relay, from its settings to its end."""
+"""Runs a relay, from its settings to its end."""
 
 from __future__ import annotations
 
@@ -31,16 +31,19 @@ from monitoring.relay_metrics import register_relay
 log = structlog.get_logger(__name__)
 
 FILES_OF_CONNECTION, FILES_BESIDES = 3, 200
-"""A mirror's connection, one to a broker, one that has not asked for anything yet; and all else."""
+"""Of each connection: its own, one to a broker, one of a connection without a request yet; and all others."""
 
 
 def run(settings: RelaySettings) -> int:
-    """Serve mirrors until a signal comes; then what is under way has seconds to end.
+    """Serve mirrors until a signal comes; what is under way then has seconds to end.
 
-    A source that does not answer is waited for; the port for people is open meanwhile.
+    The relay waits for a source that does not answer; the port for people is open meanwhile.
+
+    Returns:
+        The exit code.
 
     Raises:
-        TwinsiteError: The source refuses, or is too old, or an address cannot be listened on.
+        TwinsiteError: The source refuses or is too old, or an address cannot be listened on.
     """
     logs.set_up(level=settings.log.level, form=settings.log.format)
     for sentence in warnings(settings):
@@ -51,7 +54,7 @@ def run(settings: RelaySettings) -> int:
 
 
 async def _run(settings: RelaySettings, stop: asyncio.Event) -> None:
-    """Serve; a signal that comes before anybody can come in is heeded at once."""
+    """Serve; a signal that comes before mirrors can connect ends the relay immediately."""
     listens = asyncio.Event()
     serving = asyncio.create_task(_serve(settings, stop, listens))
     told = asyncio.create_task(stop.wait())
@@ -94,7 +97,7 @@ async def _serve(settings: RelaySettings, stop: asyncio.Event, listens: asyncio.
 
 
 def _make_room(connections_max: int) -> None:
-    """Have the system let as many files be open as there may be connections."""
+    """Raise the limit of open files to what this many connections need; warn if the hard limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections_max * FILES_OF_CONNECTION + FILES_BESIDES
     endless = hard == resource.RLIM_INFINITY
@@ -106,7 +109,7 @@ def _make_room(connections_max: int) -> None:
 
 @contextlib.contextmanager
 def _kept_fresh(cluster: Cluster) -> Iterator[None]:
-    """From now on all its topics are known, as they are, until the block ends."""
+    """Keep the metadata of all topics up to date until the block ends."""
     cluster.follow(None)
     fresh = asyncio.create_task(lasting("metadata", partial(_keep_fresh, cluster)))
     try:
@@ -116,7 +119,7 @@ def _kept_fresh(cluster: Cluster) -> Iterator[None]:
 
 
 async def _keep_fresh(cluster: Cluster) -> None:
-    """Read again which topics and brokers there are, as often as the settings say."""
+    """Refresh the metadata as often as the settings say, until cancelled."""
     repeats = Repeats()
     while True:
         try:
@@ -135,10 +138,10 @@ async def _watched(
     stopping: Callable[[], bool],
     shown: ContextCache,
 ) -> Eyes:
-    """The port for people, where the settings ask for one.
+    """The port for people; open if the settings ask for it.
 
     Args:
-        shown: Has what mirrors are shown.
+        shown: Has the certificate that mirrors are shown.
     """
     registry = CollectorRegistry()
     tls = _tls(settings.listen)

@@ -1,8 +1,7 @@
-"""What goes down to one mirror: frames in the order of their channels' urgency, and short messages.
+"""What is sent to one mirror: frames, those of the most urgent channel first, and short messages.
 
-A frame leaves in slices, and before each of them the most urgent channel of all mirrors has its turn. The
-kernel is given little that it cannot send at once; so what is urgent waits for what is on the wire already,
-and no more.
+A frame leaves in slices, and before each slice the most urgent channel of all mirrors has its turn. The
+kernel gets little that it cannot send at once; so what is urgent waits only for what is already on the wire.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from mirror.relay.pacing import Pace, Turnstile
 from mirror.relay.tuning import Spent, Step, Tuner
 
 SLICE_BYTES_MIN, SLICE_SECONDS = 4 << 10, 0.02
-"""Where a limit makes a slice take long: no more than takes so long, but not less than this."""
+"""Within a limit a slice has no more bytes than go in ``SLICE_SECONDS``, but at least ``SLICE_BYTES_MIN``."""
 AGAIN_SHARE, AGAIN_BYTES_MAX = 1 / 32, 64 << 10
-"""What is urgent goes twice while that is no more than this of all bytes; so many at once."""
+"""Slices of LIVE are sent twice while that adds no more than this share of all bytes; the most at once."""
 
 
 @dataclass(slots=True)
 class Maker:
-    """Makes the frames of a channel that nobody shares, one after the other."""
+    """Makes the frames of a channel that is not shared, one after the other."""
 
     press: Press
     tuner: Tuner
@@ -46,7 +45,7 @@ class Maker:
 
 @dataclass(slots=True)
 class Totals:
-    """What has gone down that is as urgent as one channel."""
+    """What was sent that is as urgent as one channel."""
 
     frames: int = 0
     sent_bytes: int = 0
@@ -57,7 +56,7 @@ class Wire(Protocol):
     """A connection to the mirror.
 
     Attributes:
-        slice_bytes: So much of a frame goes out before something more urgent may go first.
+        slice_bytes: How much of a frame is sent before something more urgent may go first.
     """
 
     slice_bytes: int
@@ -67,31 +66,31 @@ class Wire(Protocol):
 
     @property
     def full(self) -> bool:
-        """It takes no more for now; who waits is told by :meth:`Sender.go_on`."""
+        """Whether it takes no more for now; :meth:`Sender.go_on` is called when it does again."""
 
     @property
     def unsent(self) -> bool:
-        """Something waits in it for a place on the wire."""
+        """Whether something waits in it unsent."""
 
     @property
     def on_way_bytes(self) -> int:
-        """Handed over, and not yet at the other side's kernel."""
+        """Bytes that were handed over, and that the other side's kernel has not acknowledged."""
 
 
 class Sender:
     """Sends to one mirror.
 
     Attributes:
-        makers: Of each channel that is not shared.
-        totals: Of each, and of those that are as urgent.
+        makers: For each channel that is not shared.
+        totals: For each of these, together with the shared ones that are as urgent.
 
     Args:
-        wire: Carries everything, until there are more of them: then what is urgent, and those what is behind.
-        windows: Of each channel, how many bytes may be on their way.
-        steps: Of each channel, from which to choose.
-        chosen: Told of a channel that is sent another way from now on, or as before for another reason.
-        turnstile: Through which everybody's slices go.
-        near: As :class:`mirror.relay.tuning.Tuner` has it.
+        wire: Carries everything until there are more wires: then what is urgent, and those what is behind.
+        windows: For each channel, how many bytes may be sent and not taken.
+        steps: For each channel, those to choose from.
+        chosen: Called with a channel that is sent another way from now on, or as before for another reason.
+        turnstile: The slices of all mirrors go through it.
+        near: See :class:`mirror.relay.tuning.Tuner`.
     """
 
     def __init__(
@@ -128,12 +127,12 @@ class Sender:
     async def send(
         self, channel: Channel, news: News, as_is: Container[Key], taken: Taken, gone: Gone
     ) -> None:
-        """Send a frame; returns when it is made.
+        """Send a frame; returns once it is made.
 
         Args:
             as_is: Partitions whose batches are not recoded.
             taken: Called when the mirror has taken it.
-            gone: Called when the parts are not needed any more.
+            gone: Called when the parts are no longer needed.
         """
         lane, maker = self._lanes[channel], self.makers[channel]
         size = records_bytes(news)
@@ -165,7 +164,7 @@ class Sender:
                 self._chosen(channel)
 
     def look_whether_idle(self, now: float) -> None:
-        """Where nothing that is behind goes any more the mirror is told of no limit."""
+        """If nothing goes by BULK any more, the limit that was reported no longer applies: say so."""
         maker = self.makers[Channel.BULK]
         busy = maker.press.busy or bool(self._lanes[Channel.BULK].frames)
         if not busy and maker.tuner.idle(now):
@@ -173,19 +172,19 @@ class Sender:
 
     @property
     def mirror_is_late(self) -> bool:
-        """It has received most of what is behind and not taken by it."""
+        """Whether the mirror has received most of what it has not taken by BULK."""
         return self._at_mirror(self._lanes[Channel.BULK])
 
     def _dry(self, lane: Lane) -> bool:
         return not lane.frames and not any(wire.unsent for wire in self._more or (self._wire,))
 
     def _at_mirror(self, lane: Lane) -> bool:
-        """Most of what it has not taken is there: what waits does not wait for the link."""
+        """Whether most of what the mirror has not taken has arrived there: then the link is not the limit."""
         on_way = sum(wire.on_way_bytes for wire in self._more or (self._wire,))
         return lane.sliced_bytes - lane.taken_bytes > 2 * on_way
 
     def put(self, channel: int, frame: Frame, spent: Spent) -> None:
-        """Send a frame that is made, after those that were put before."""
+        """Send a finished frame, after those that were put before."""
         urgency = _urgency(channel)
         totals = self.totals[urgency]
         totals.frames += 1
@@ -196,7 +195,7 @@ class Sender:
         self._offer(urgency)
 
     def taken(self, channel: int, wire_bytes: int) -> bool:
-        """The mirror has taken so much since the beginning; False when that cannot be."""
+        """Note how much of a channel the mirror has taken since the channel began; False if impossible."""
         lane = self._lanes.get(channel)
         if lane is None or not lane.taken_bytes <= wire_bytes <= lane.sent_bytes:
             return False
@@ -212,7 +211,7 @@ class Sender:
     # -- shared channels ---------------------------------------------------------------------------
 
     def begin_shared(self, key: bytes) -> int | None:
-        """A channel whose frames others get too; None where there are as many as there may be."""
+        """Begin a channel whose frames other mirrors get, too; returns its number, None if none is left."""
         free = (number for number in range(len(Channel), CHANNELS_MAX) if number not in self._lanes)
         number = next(free, None)
         if number is not None:
@@ -221,12 +220,12 @@ class Sender:
         return number
 
     def end_shared(self, channel: int) -> None:
-        """No more frames come by it."""
+        """End a shared channel once its frames are sent; no more are put."""
         self._lanes[channel].ending = True
         self._end_where_sent(channel)
 
     async def has_room(self, channel: int) -> None:
-        """Wait until another frame may be put."""
+        """Wait until another frame may be put on a shared channel."""
         await self._lanes[channel].has_room()
 
     def _end_where_sent(self, channel: int) -> None:
@@ -243,8 +242,8 @@ class Sender:
     # -- connections -----------------------------------------------------------------------------
 
     def add(self, wire: Wire, carries: Channel) -> None:
-        """One more for what is behind; or one over which what is urgent goes once more, as long as it is
-        little: whichever comes first counts, so a packet that was lost is not waited for.
+        """Add a connection: one more for BULK; or, with LIVE, one over which slices of LIVE are sent a second
+        time while they are few. Whichever copy arrives first counts, so nothing waits for a lost packet.
         """
         if carries is Channel.LIVE:
             self._again = wire
@@ -258,12 +257,12 @@ class Sender:
             self._offer(urgency)
 
     def limit(self, bytes_per_second: float | None) -> None:
-        """Send no more than this to this mirror; None: as much as there is room for."""
+        """Send no more than this to this mirror; None: no limit."""
         self._pace.change(bytes_per_second)
         self.go_on()
 
     def close(self) -> None:
-        """Nothing is sent any more."""
+        """Send nothing any more."""
         self._more.clear()
         self._again = None
         for lane in self._lanes.values():
@@ -287,7 +286,7 @@ class Sender:
             self._turnstile.wants(self, urgency)
 
     def _paced_until(self, now: float) -> float:
-        """For how many seconds so far what is behind could have gone, and was not let through."""
+        """For how many seconds, up to now, BULK could have been sent, and a limit did not let it through."""
         if self._paced_since is not None:
             self._paced_seconds += now - self._paced_since
         limited = self._pace.rate is not None or self._turnstile.pace.rate is not None
@@ -296,7 +295,7 @@ class Sender:
         return self._paced_seconds
 
     def _ready(self, urgency: Channel) -> int | None:
-        """The channel that goes next of those that are as urgent."""
+        """Of the channels that are as urgent, the one whose frame goes next; None: none may."""
         if urgency is Channel.BULK:
             return Channel.BULK if self._lanes[Channel.BULK].may_send else None
         live = (channel for channel, lane in self._lanes.items() if channel != Channel.BULK and lane.may_send)
@@ -308,7 +307,7 @@ class Sender:
         return next((wire for wire in self._more if not wire.full), None)
 
     def send_slice(self, urgency: Channel, now: float) -> int:
-        """Send the next bytes that are as urgent as a channel, where some may go now; answers how many."""
+        """Send the next slice of this urgency if one may go now; returns its bytes, and those of a copy."""
         wait = self._pace.wait(now)
         if wait > 0:
             self._come_back(wait)
@@ -327,7 +326,7 @@ class Sender:
         sliced = slice_of(channel, lane.sliced_bytes, *frame.cut(self._slice_bytes(wire)))
         size = left - frame.left
         wire.write(sliced)
-        self._more.rotate(-1)  # another one's turn
+        self._more.rotate(-1)  # the turn of another
         reach("slice_sent")
         lane.sliced_bytes += size
         again = self._say_again(sliced) if channel == Channel.LIVE else 0

@@ -1,10 +1,11 @@
-"""The port on which mirrors come to read the source.
+"""The port to which mirrors connect to read the source.
 
 ``GET /v1/kafka`` turns a connection into one to a broker, ``GET /v1/frames`` into a stream of frames,
 ``GET /v1/probe`` into one that is filled to find out what it carries;
 ``/livez`` and ``/readyz`` are for probes. There is one request to a connection.
 
-Nothing is remembered between connections: any number of relays may stand beside each other.
+Of connections that have ended only the newest epochs are remembered, and for a minute which mirrors held up
+others. Relays do not know of each other: any number may run side by side.
 """
 
 from __future__ import annotations
@@ -63,12 +64,14 @@ HEADER_BYTES_MAX, HEADERS_MAX = 8190, 64
 """Of one header, or of the request line; and how many headers."""
 SHUTDOWN_SECONDS = 1.0
 DRAIN_SECONDS = 3.0
-"""When a relay is stopped, requests to brokers that are under way have so long to be answered."""
+"""How long a relay that is being stopped waits for answers to requests in progress, and for mirrors to end
+their streams.
+"""
 BROKERS_READ_AGAIN_SECONDS, TOPICS_READ_AGAIN_SECONDS = 1.0, 0.1
-"""For brokers and topics that are not known the cluster is asked so often, at most."""
+"""How often, at most, the cluster is asked for brokers and topics that are not known."""
 BULK = Channel.BULK.name.lower()
 CARRIED = {channel.name.lower(): channel for channel in Channel}
-"""What a connection may be joined for, as the parameter names it."""
+"""What a joined connection may carry, by the value of the parameter."""
 
 PROTOCOLS = {
     Way.BROKER: PROTOCOL,
@@ -83,12 +86,13 @@ class RelayServer:
 
     Attributes:
         port: Where it listens, once it does.
-        access: Who may come in, and how many are here.
-        tally: What has gone through, of connections that have ended too.
-        audit: What was let in and what refused.
+        access: Who may connect, and how many are connected.
+        tally: What has passed through, connections that have ended included.
+        audit: What was let in, and what refused.
 
     Args:
-        cluster: What is read.
+        cluster: The source.
+        rates: Limits on what all mirrors get together; the first that holds applies.
     """
 
     def __init__(self, cluster: Cluster, settings: ListenSettings, rates: Sequence[Period] = ()) -> None:
@@ -138,11 +142,11 @@ class RelayServer:
 
     @property
     def rate_now(self) -> float | None:
-        """Bytes a second that go to all mirrors together at most; None: no limit."""
+        """The most bytes a second that all mirrors get together; None: no limit."""
         return self._turnstile.pace.rate
 
     async def take(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
-        """Have the address, and let nobody in yet.
+        """Bind the address, and let nobody in yet.
 
         Raises:
             UsageError: The address cannot be listened on.
@@ -167,7 +171,7 @@ class RelayServer:
         ]
 
     async def close(self) -> None:
-        """Listen no more; mirrors are told to go on elsewhere, what is under way has seconds to end."""
+        """Stop listening; mirrors are told to go on elsewhere, and what is in progress has seconds to end."""
         self._closing = True
         for task in self._tasks:
             task.cancel()
@@ -187,7 +191,7 @@ class RelayServer:
 
     @web.middleware
     async def _welcome(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Somebody has said what he wants: his time for that is over."""
+        """A request has arrived: its deadline no longer applies. One for something unknown is audited."""
         self._door.has_asked(request.transport)
         response = await handler(request)
         nothing = request.match_info.http_exception
@@ -224,7 +228,7 @@ class RelayServer:
                 del self._streams[stream.token]
 
     async def _join(self, request: web.Request, token: str) -> web.StreamResponse:
-        """One more connection of a stream, for whoever has begun it."""
+        """One more connection of a stream, for the identity that has begun it."""
         with self._let_in(request, Way.JOINED) as visitor:
             asked = request.query.get(CARRIES, BULK)
             carries = CARRIED.get(asked)
@@ -248,10 +252,10 @@ class RelayServer:
 
     @contextmanager
     def _let_in(self, request: web.Request, way: Way) -> Iterator[Visitor]:
-        """Whoever may come in counts until the block ends.
+        """Let a mirror in; it counts until the block ends. Every refusal is audited, those of the block too.
 
         Raises:
-            ProblemError: He may not, or asks for something else.
+            ProblemError: It may not connect, or asks for another protocol.
         """
         peer, names = _peer(request), _names(request)
         try:
@@ -309,7 +313,7 @@ class RelayServer:
         """A new connection to the broker that is asked for, or to any.
 
         Raises:
-            ProblemError: There is none of that address, or it does not answer.
+            ProblemError: ``asked`` is no address, or that of no broker; or the source does not answer.
         """
         try:
             if asked is None:
@@ -320,7 +324,12 @@ class RelayServer:
             raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "source_unavailable", detail) from error
 
     async def _address(self, asked: str) -> Address:
-        """Brokers only: nobody gets anywhere else through a relay."""
+        """The address of a broker: a mirror gets to nothing else through a relay.
+
+        Raises:
+            ProblemError: ``asked`` is no address, or that of no broker.
+            TwinsiteError: The source does not answer.
+        """
         try:
             address = Address(*host_and_port(asked))
         except ValueError as error:
@@ -347,13 +356,13 @@ class RelayServer:
 
 
 def _peer(request: web.Request) -> str:
-    """The address of whoever asks, for people."""
+    """The client's address, for people."""
     found = request.transport.get_extra_info("peername") if request.transport is not None else None
     return str(Address(*found[:2])) if found else ""
 
 
 def _names(request: web.Request) -> tuple[str, ...]:
-    """Those of the certificate that was shown; none where none was asked for."""
+    """The names in the client's certificate; empty without one."""
     certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
     return names_of(certificate) if certificate else ()
 

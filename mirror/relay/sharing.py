@@ -1,9 +1,9 @@
 """What several mirrors want alike is read and compressed once.
 
-Partitions that more than one mirror reads up to their end go over to a group of these mirrors
-(:mod:`mirror.relay.group`). A mirror that does not keep up, or wants something else of a partition, gets it
-for itself again. Where parts overtake each other on the way from one channel to another the mirror asks
-again, so nothing here has to wait for it.
+Partitions that more than one mirror reads up to their end move to a group of these mirrors
+(:mod:`mirror.relay.group`). A mirror that does not keep up, or wants something else of a partition, reads it
+for itself again. If parts overtake each other while a partition moves from one channel to another, the mirror
+asks again, so nothing here has to wait for that.
 
 Source: docs/protocol.md (SHARED, MOVED, ENDED).
 """
@@ -29,37 +29,37 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 1.0
 RETURN_SECONDS = 0.1
-"""So soon the next partitions go back to a mirror for which all at once were too many."""
+"""How soon more partitions go back to a mirror for which they were too many at once."""
 GROUPS_MAX = 16
-"""More sets of mirrors than these are not looked after: they read for themselves."""
+"""Further sets of mirrors read for themselves."""
 ALONE_SECONDS = 60.0
-"""So long at least a mirror that held up others reads for itself, wherever it comes back meanwhile."""
+"""How long, at least, a mirror that held up others reads for itself, even over a new stream."""
 ALONE_MAX = 10_000
-"""Of so many that is remembered."""
+"""Mirrors for which that is remembered."""
 UNREAD_SECONDS = 2.0
-"""A broker that a group has asked in vain for so long is left to its mirrors for a while: it may have no more
-connections for this relay than theirs.
+"""A broker that has owed a group an answer for this long is left to the group's mirrors for a while: it may
+accept no more connections from this relay than theirs.
 """
 FRAME_BYTES_MIN = 64 << 10
-"""Who has room for less in a frame reads for itself: others would get as little at a time."""
+"""A mirror that takes less in a frame reads for itself: others would get as little at a time."""
 
 
 class Sharing:
-    """Looks what mirrors have in common."""
+    """Finds what mirrors have in common, and has groups read it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._members: list[Member] = []
         self._groups: list[Group] = []
         self._left_until: dict[int, float] = {}
-        """Brokers of which nothing is shared before that, by the monotonic clock."""
+        """Brokers from which nothing is shared before that moment, by the monotonic clock."""
         self._alone_until: dict[Who, float] = {}
-        """Likewise, who shares nothing."""
+        """Likewise, mirrors that share nothing."""
         self._returning: dict[Member, dict[Key, Wanted]] = {}
-        """What is not shared any more, and was too much to be given back at once."""
+        """What is no longer shared, and still has to be given back: it was too much at once."""
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Look every ``LOOK_SECONDS`` until cancelled."""
         look_at = time.monotonic() + LOOK_SECONDS
         while True:
             left = max(look_at - time.monotonic(), 0.0)
@@ -70,11 +70,11 @@ class Sharing:
                 self.look(time.monotonic())
 
     def join(self, member: Member) -> None:
-        """A mirror has come."""
+        """Add a mirror."""
         self._members.append(member)
 
     def leave(self, member: Member) -> None:
-        """It is gone."""
+        """Remove a mirror: its stream has ended."""
         self._members.remove(member)
         self._returning.pop(member, None)
         for group in [group for group in self._groups if member in group.members]:
@@ -82,7 +82,9 @@ class Sharing:
             self._close_where_useless(group)
 
     def released(self, member: Member, keys: Iterable[Key]) -> None:
-        """A mirror wants something else of these partitions, or nothing: each reads them for itself again."""
+        """A mirror wants something else of these partitions, or nothing: the others read them for themselves
+        again.
+        """
         keys = list(keys)
         for key in keys if member in self._returning else ():
             self._returning[member].pop(key, None)
@@ -92,7 +94,7 @@ class Sharing:
             self._close_where_useless(group)
 
     def rank(self, member: Member, ranks: Iterable[tuple[Key, int]]) -> None:
-        """What a mirror does not read for itself has this rank when it does again."""
+        """Note ranks for partitions that a mirror does not read for itself now: they apply once it does."""
         elsewhere = [group.wanted for group in self._groups if member in group.members]
         back = self._returning.get(member, {})
         for key, rank in ranks:
@@ -101,7 +103,7 @@ class Sharing:
                 one.place.rank = rank
 
     def look(self, now: float) -> None:
-        """Give back what is behind, and bring together what is common."""
+        """Give back what is behind or cannot be read, and have groups read what is common."""
         if len(self._members) < 2:
             return
         for group in list(self._groups):
@@ -120,7 +122,7 @@ class Sharing:
             self._close_where_useless(group)
 
     def _leave_unread(self, group: Group, now: float) -> None:
-        """Give back what a group cannot read; where its mirrors cannot either, that is theirs to say."""
+        """Give back what a group cannot read; if its mirrors cannot either, they report it themselves."""
         unread = group.reader.unread(UNREAD_SECONDS)
         keys = group.led_by(unread) if unread else []
         if keys:
@@ -129,10 +131,12 @@ class Sharing:
             self._give_back(group, keys)
 
     def _common(self, now: float) -> dict[frozenset[Member], list[Key]]:
-        """Partitions that some mirror reads up to their end, and others too, by all of these mirrors.
+        """Partitions that several mirrors read up to their end, by the set of these mirrors; without those
+        that only a group reads.
 
-        All of them name the same leader epoch to the broker: it tells the one that is least far whether what
-        follows was replaced under that, and would have told another of its own something else.
+        The mirrors of a set have read a partition up to the same leader epoch. With that epoch, and from the
+        position of the least advanced mirror, the broker is asked whether what follows was replaced; to a
+        mirror with another epoch it might answer something else.
         """
         left = {node for node, until in self._left_until.items() if until > now}
         may = [member for member in self._members if self._may_share(member, now)]
@@ -157,8 +161,8 @@ class Sharing:
         return self._alone_until.get(member.who, 0.0) <= now and member.frame_bytes >= FRAME_BYTES_MIN
 
     def _of_several(self, at_end: dict[Member, set[Key]]) -> dict[Kind, set[Key]]:
-        """What more than one reads of each kind, a group being one. No step is taken for each of the others:
-        there may be very many, and all streams wait meanwhile.
+        """The partitions of each kind that have several readers; a group counts as one. Only whole sets are
+        combined: there may be very many other partitions, and all streams wait meanwhile.
         """
         once: defaultdict[Kind, set[Key]] = defaultdict(set)
         several: defaultdict[Kind, set[Key]] = defaultdict(set)
@@ -170,7 +174,7 @@ class Sharing:
         return several
 
     def _group_of(self, members: frozenset[Member]) -> Group | None:
-        """The group of these mirrors; None where there can be none."""
+        """The group of exactly these mirrors, a new one if there is none; None if there can be none."""
         for group in self._groups:
             if group.members.keys() == members:
                 return group
@@ -190,7 +194,7 @@ class Sharing:
             self._end(group)
 
     def _collect(self, members: Iterable[Member], key: Key) -> dict[Member, Wanted]:
-        """Take a partition from wherever it is read for these mirrors."""
+        """Take a partition away from wherever it is read for these mirrors."""
         collected: dict[Member, Wanted] = {}
         for group in self._groups:
             if key in group.wanted and any(member in group.wanted[key] for member in members):
@@ -210,7 +214,7 @@ class Sharing:
             self._return(member, released)
 
     def _return(self, member: Member, wanted: dict[Key, Wanted]) -> None:
-        """A mirror reads partitions for itself again: as many as may move at once, the others soon."""
+        """Let a mirror read partitions for itself again: as many as may move at once now, the others soon."""
         self._returning.setdefault(member, {}).update(wanted)
         self._return_some(member)
 
@@ -232,7 +236,7 @@ class Sharing:
             del self._returning[member]
 
     def _alone(self, member: Member) -> None:
-        """It holds up others."""
+        """Take a mirror that holds up others out of its groups; for a while it reads for itself."""
         log.info("mirror_reads_alone", seconds=ALONE_SECONDS)
         self._alone_until.pop(member.who, None)
         self._alone_until[member.who] = time.monotonic() + ALONE_SECONDS
@@ -244,7 +248,7 @@ class Sharing:
             self._close_where_useless(group)
 
     def _close_where_useless(self, group: Group) -> None:
-        """A group of one, or of nothing."""
+        """End a group that has fewer than two members, or no partitions."""
         if len(group.members) < 2 or not group.wanted:
             self._end(group)
 

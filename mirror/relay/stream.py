@@ -1,6 +1,6 @@
-"""One mirror's stream: it says what it wants, and gets frames until one of the two ends it.
+"""One mirror's stream: the mirror says what it wants, and gets frames until either side ends the stream.
 
-Nothing is known here that the mirror has not told on this connection.
+Nothing is known here but what the mirror has said on this connection.
 
 Source: docs/protocol.md.
 """
@@ -42,7 +42,7 @@ from mirror.relay.widening import LOOK_SECONDS, Widening
 log = structlog.get_logger(__name__)
 
 SILENT_SECONDS_MAX = 30.0
-"""A mirror says something every few seconds; after so long without a word it is gone."""
+"""A mirror says something every few seconds; after this long without a message it is taken to be gone."""
 GOING_AWAY = "going_away"
 
 
@@ -51,17 +51,17 @@ class Stream(Asked):
 
     Attributes:
         token: By which further connections join it.
-        hello: What the mirror has said of itself; None before that.
-        sender: What goes down, likewise.
-        reader: What is read for it, likewise.
-        congestion: What the kernel uses on this connection.
+        hello: The mirror's HELLO; None before that.
+        sender: Sends to the mirror; likewise.
+        reader: Reads for the mirror; likewise.
+        congestion: The congestion control of this connection.
 
     Args:
-        turnstile: Through which go the slices of all streams.
-        sharing: What they have in common.
-        visitor: Who asks.
-        greeting_seconds: So soon he has said who he is.
-        level_max: What is behind is not compressed at a higher level of zstd.
+        turnstile: The slices of all streams go through it.
+        sharing: Finds what streams have in common.
+        visitor: The mirror.
+        greeting_seconds: HELLO has to arrive within this time.
+        level_max: The highest level of zstd for what is behind.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Stream(Asked):
         began = time.monotonic()
         try:
             for kind, payload in self._messages.received(data):
-                self._heard_at = time.monotonic()  # bytes alone may be of a message that never ends
+                self._heard_at = time.monotonic()  # not for mere bytes: a message may never end
                 self._heard(kind, payload)
         except AnswerError as error:
             self.refuse("bad_message", str(error))
@@ -121,7 +121,7 @@ class Stream(Asked):
         rest(self._transport, time.monotonic() - began)
 
     def close(self) -> None:
-        """End it, and what has joined it; nothing where it has ended."""
+        """End it, and what has joined it; does nothing if it has ended."""
         self._epochs.end(self)
         self._silence.cancel()
         self._patience.cancel()
@@ -142,7 +142,7 @@ class Stream(Asked):
             self._sharing.leave(member)
 
     def refuse(self, code: str, detail: str) -> None:
-        """The mirror has said what it should not: it is told so, and the stream ends."""
+        """Tell the mirror why the stream ends, and end it; the audit is told, too."""
         self._audit.stream(self.visitor, code, detail)
         self._say_bye(code, detail)
 
@@ -151,7 +151,7 @@ class Stream(Asked):
         self.close()
 
     def drain(self) -> None:
-        """Send nothing more, and tell the mirror to go to another relay; it ends the connection then."""
+        """Send nothing more, and tell the mirror to go to another relay; it then ends the connection."""
         self._draining = True
         for one in self._joined:
             one.drain()
@@ -184,7 +184,7 @@ class Stream(Asked):
             self._looking = self._loop.call_later(LOOK_SECONDS, self._look_for_room)
 
     def _look_for_room(self) -> None:
-        """Ask for more connections where each has too little room for what the link would carry."""
+        """Ask for more connections if those there are have too little room for what the link would carry."""
         assert self.sender is not None
         self._looking = self._loop.call_later(LOOK_SECONDS, self._look_for_room)
         behind = {one: one.held for one in self._joined if one.carries is Channel.BULK}
@@ -195,12 +195,12 @@ class Stream(Asked):
             self._chosen(Channel.BULK)
 
     def left(self, other: Joined) -> None:
-        """It has ended; what it carried may be lost, so all ends."""
+        """A joined connection has ended. What it carried may be lost, so the stream ends."""
         self._joined.discard(other)
         self.close()
 
     def has_room(self) -> None:
-        """It, or one that has joined it, takes more again."""
+        """This connection, or one that has joined it, takes more again."""
         if self.sender is not None:
             self.sender.go_on()
 
@@ -287,7 +287,7 @@ class Stream(Asked):
     async def _read(self, reader: SourceReader) -> None:
         try:
             await reader.run()
-        except Exception as error:  # a mistake of ours: the mirror begins again
+        except Exception as error:  # a bug: the mirror begins a new stream
             log.exception("stream_broken", error=repr(error), **self.visitor.fields)
             self.refuse("internal_error", repr(error))
 
@@ -301,7 +301,7 @@ class Stream(Asked):
         await self.sender.send(channel, news, as_is, taken, gone)
 
     def _chosen(self, channel: Channel) -> None:
-        """The mirror is told how what is behind is sent; what is up to date always is alike."""
+        """Tell the mirror how BULK is sent from now on; LIVE is always sent the same way."""
         if channel is not Channel.BULK:
             return
         assert self.sender is not None
@@ -322,7 +322,7 @@ class Stream(Asked):
 
     @property
     def round_trip_seconds(self) -> float | None:
-        """To the mirror and back, as its kernel and ours have measured it; None where they have not."""
+        """To the mirror and back, as our kernel has measured it; None if it has not."""
         return None if self.sock is None else tcp_info(self.sock).round_trip_seconds
 
     @property
@@ -339,10 +339,10 @@ class Stream(Asked):
         self.write(messages.say(Down.TROUBLE, {"node": node, "detail": messages.words(words)}))
 
     def _room(self) -> int:
-        """So many bytes of messages may be written now, far from what nobody would read."""
+        """How many bytes of messages may be written now, well below what counts as unread."""
         waits = self._transport.get_write_buffer_size() if self._transport is not None else UNREAD_BYTES_MAX
         return UNREAD_BYTES_MAX // 2 - waits
 
     def unread(self) -> None:
-        """The audit is told."""
+        """Tell the audit."""
         self._audit.stream(self.visitor, "unread", "it asks and does not read")

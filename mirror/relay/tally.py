@@ -1,4 +1,4 @@
-"""What has gone through a relay since it was started, connections that have ended included.
+"""What has passed through a relay since it was started, connections that have ended included.
 
 Bytes are bytes on the wire unless they are of records; ``*_seconds`` are summed over streams.
 """
@@ -22,7 +22,7 @@ NOTHING = ChannelTotals(0, 0, 0, 0.0, 0.0, 0.0)
 
 
 class Tally:
-    """Counts.
+    """Counts what passes through a relay.
 
     Attributes:
         open: The connections that mirrors have now.
@@ -36,7 +36,7 @@ class Tally:
 
     @contextmanager
     def counting(self, one: Handed) -> Iterator[None]:
-        """Count what goes through a connection, until the block ends."""
+        """Count what passes through a connection until the block ends."""
         self.open.add(one)
         try:
             yield
@@ -62,7 +62,7 @@ class Tally:
         return [one for one in self.open if isinstance(one, Tunnel)]
 
     def channel(self, channel: Channel) -> ChannelTotals:
-        """All that went down on one channel, of whatever stream."""
+        """All that was sent by one channel, over all streams."""
         total = self._ended[channel]
         for stream in self.streams:
             total += of_channel(stream, channel)
@@ -70,18 +70,18 @@ class Tally:
 
     @property
     def tunnelled_bytes(self) -> int:
-        """Answers of brokers that were passed on to mirrors."""
+        """Bytes of brokers' answers that were passed on to mirrors."""
         return self._tunnelled_bytes + sum(tunnel.bytes_sent for tunnel in self.tunnels)
 
     @property
     def bytes_read(self) -> int:
-        """What brokers have sent to the relay, for whatever purpose."""
+        """Bytes that brokers have sent to the relay, for whatever purpose."""
         tunnelled = sum(tunnel.broker.bytes_received for tunnel in self.tunnels)
         return self._cluster.connections.bytes_received + tunnelled
 
 
 def of_channel(stream: Stream, channel: Channel) -> ChannelTotals:
-    """What one stream has sent on one channel."""
+    """What one stream has sent by one channel, shared ones that are as urgent included."""
     if stream.sender is None:
         return NOTHING
     totals = stream.sender.totals[channel]

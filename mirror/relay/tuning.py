@@ -1,6 +1,6 @@
-"""How to compress: so that most gets to the other side, whether the link, a core or the mirror limits it.
+"""How to compress so that most records get to the mirror, whether link, core or mirror is the limit.
 
-Pure. It is told what a channel did with its time, and answers with a step of a :func:`ladder`.
+Pure. It is told how a channel spent its time, and chooses a step of a :func:`ladder`.
 """
 
 from __future__ import annotations
@@ -13,58 +13,64 @@ from mirror.link.frames import Compression
 
 PERIOD_SECONDS = 0.1
 PERIOD_BYTES = 32 << 20
-"""So long a step is watched, and of so many bytes of records, before it is changed: until its window is full
-and what it makes is known, and the kernel's buffers hide no more what the link does.
+"""A step is watched for this long, and for this many bytes of records, before it is changed: by then its
+window is full, its output is known, and the kernel's buffers no longer hide what the link does.
 """
 SETTLE_SECONDS = 2.0
-"""So long the link has been full before what takes more time is tried: TCP has to find out first what the
-link carries, and needs more for that than the link takes.
+"""For how long the link has to be full before steps that take more time are tried: TCP has to find out first
+what the link carries, and for that needs more data than the link takes.
 """
 OCCUPIED_ABOVE = 0.6
-"""So much of a period is spent compressing or waiting for the link, and one of the two is the limit."""
+"""If more than this share of a period goes into compressing or waiting for the link, one of the two is the
+limit.
+"""
 WAITING_ABOVE = 0.1
-"""So much waiting, and it is the link."""
+"""If more than this share is waiting, it is the link."""
 DRY_ABOVE = 0.5
-"""So much of compressing left the link without work, and that is the limit."""
+"""If more than this share of compressing left the link without work, compressing is the limit."""
 PACED_ABOVE = 0.5
-"""So much of the waiting for the link, and it is a limit of the settings."""
+"""If more than this share of waiting for the link is due to a limit of the settings, that is the limit."""
 LIMITED = "limits let no more through"
 FULL = "the link takes no more"
 CORE = "compression is the limit"
 MIRROR = "the mirror is the limit"
 HELD_ABOVE = 0.1
-"""So much waiting for the mirror, and more than for the link, and that is the limit."""
+"""If more than this share of a period is waiting for the mirror, and more than for the link, the mirror is
+the limit.
+"""
 IDLE_SECONDS = 2.0
-"""No frame was made for so long, nor waits: there is no limit."""
+"""If no frame was made for this long, and none waits, there is no limit."""
 ROOMY = 2.0
-"""Where the mirror is the limit: what a core makes so many times as fast costs nothing that is carried."""
+"""If the mirror is the limit: a step that a core does this many times as fast as needed costs nothing."""
 MORE, TIMES = 1.25, 4.0
-"""A link that ran dry, and carried so many times what it was said to, is taken to carry so many times as much
-as that; and so is one of which nothing is known.
+"""A link that ran dry, and carried ``MORE`` times what was assumed, is assumed to carry ``TIMES`` as much as
+that; and so is a link of which nothing is known.
 """
 ALIKE = 0.9
-"""A step that carries so much of what the best one does is as good, and better if it makes less; and one
+"""A step that carries this share of what the best one does is as good, and better if it makes less; and one
 that makes so little more is better if it takes less time: zstd's higher levels may take six times as long.
 """
 FORGET_SECONDS, FORGET_SLOW_SECONDS = 600.0, 30.0
-"""Other data comes: what was found out is found out again; sooner that a core was too slow, as others may
-have kept it from its work.
+"""After this long a step is measured again, as the data may have changed; sooner if a core was too slow, as
+other work may have kept it busy.
 """
 AGAIN_SHARE = 0.02
-"""Of the time, at most, goes into finding one of them out again: over a slow link a look takes minutes."""
+"""The most of the time that goes into measuring a step again: over a slow link one period takes minutes."""
 NEAR_SECONDS = 0.0005
-"""A mirror that is no further away, there and back, is in the same place: bytes on the way cost nothing."""
+"""A mirror with a shorter round trip is at the same place: bytes on the link cost nothing."""
 WINDOW_LOG = 24
-"""What repeats over 16 MiB is sent once, where that is looked for; that takes up to two thirds more time."""
+"""Base-2 logarithm of the window: what repeats within 16 MiB is sent once, if it is searched for; searching
+takes up to two thirds more time.
+"""
 LONG_FROM_LEVEL = 3
-"""Whoever asks for such a level has it looked for."""
+"""From this level on, if it was asked for, repeats are searched for in the whole window."""
 
 
 STORED = 0
 
 
 class Step(NamedTuple):
-    """How what is behind is sent; ``why`` is said where there is nothing else to choose."""
+    """How what is behind is sent; ``why`` is the reason if there is nothing to choose."""
 
     compression: Compression
     recode: bool
@@ -72,7 +78,7 @@ class Step(NamedTuple):
 
     @property
     def inflates(self) -> str:
-        """Whether batches of lz4, gzip and snappy are inflated for the way, and why: that is not measured."""
+        """Whether batches of lz4, gzip and snappy are inflated for the link, and why; it is not measured."""
         if self.recode:
             return "batches inflated as configured"
         stores = self.compression.level == STORED
@@ -80,7 +86,7 @@ class Step(NamedTuple):
 
 
 FIRST, LONG = Compression(2, WINDOW_LOG), Compression(2, WINDOW_LOG, long=True)
-"""zstd's level 3 takes a sixth to a third more time than 2, and makes hardly less of records."""
+"""zstd's level 3 takes a sixth to a third more time than 2, and makes records hardly smaller."""
 COMPRESSIONS = (
     Compression(1, WINDOW_LOG),
     FIRST,
@@ -92,11 +98,11 @@ LEVEL_MAX = 19
 
 
 def ladder(level: int, *, recode: bool, level_max: int = LEVEL_MAX) -> list[Step]:
-    """What there is to choose from, from what costs least time to what makes least bytes.
+    """The steps to choose from, from the one that takes least time to the one that makes least bytes.
 
     Args:
         level: zstd's; 0: as the link needs.
-        recode: Whether batches may be inflated for the way.
+        recode: Whether batches may be inflated for the link.
         level_max: No higher level is taken, whatever was asked for.
     """
     if level > level_max:
@@ -117,10 +123,10 @@ class Spent(NamedTuple):
 
     Attributes:
         waited: Seconds in which a frame was ready and waited for the link.
-        held: Likewise, for the mirror: most of what it had not taken was there.
-        sealed: Seconds in which the next one was made.
-        dry: Of these, where the link had nothing left to carry at the end.
-        paced: Of those that were waited, where the link would have taken more, and a limit did not let it.
+        held: Likewise, for the mirror: most of what it had not taken had arrived there.
+        sealed: Seconds in which frames were made.
+        dry: Those of ``sealed`` after which the link had nothing left to carry.
+        paced: Those of ``waited`` in which the link would have taken more, and a limit did not allow it.
     """
 
     waited: float = 0.0
@@ -132,7 +138,7 @@ class Spent(NamedTuple):
     paced: float = 0.0
 
     def and_also(self, more: Spent) -> Spent:
-        """Both together."""
+        """The sum of both."""
         return Spent(
             self.waited + more.waited,
             self.sealed + more.sealed,
@@ -148,9 +154,9 @@ class Made(NamedTuple):
     """What a step makes of records.
 
     Attributes:
-        core_rate: Bytes a second that a core gets through.
-        share: That is sent.
-        good_until: It is found out again after that.
+        core_rate: Bytes of records a second that a core gets through.
+        share: Bytes sent for each byte of records.
+        good_until: After this moment, in monotonic seconds, it is measured again.
     """
 
     core_rate: float
@@ -158,22 +164,22 @@ class Made(NamedTuple):
     good_until: float
 
     def rate(self, link_rate: float) -> float:
-        """Bytes of records a second over a link that carries so much."""
+        """Bytes of records a second over a link that carries ``link_rate``."""
         return min(self.core_rate, link_rate / self.share)
 
 
 class Tuner:
-    """Watches one channel. Where there is a limit it tries the steps that could help, one after the other as
-    long as they do, and stays with what carries most.
+    """Watches one channel. If there is a limit it tries the steps that could help, one after the other as
+    long as they do, and stays with the one that carries most.
 
     Attributes:
-        step: Taken now.
+        step: The current one.
         why: The reason for its level, for people.
 
     Args:
-        steps: As :func:`ladder` has them; with one there is nothing to choose.
+        steps: As :func:`ladder` returns them; with one there is nothing to choose.
         now: Monotonic seconds.
-        near: Bytes are not worth a core's time before the link is full of them.
+        near: Saving bytes is not worth a core's time before the link is full.
     """
 
     def __init__(self, steps: Sequence[Step], now: float, *, near: bool = False) -> None:
@@ -182,7 +188,7 @@ class Tuner:
         self._long = _at(LONG, steps)
         self._spared = 0 if near else self._long
         self._limit = ""
-        """What it is, as far as is known."""
+        """The current limit, as far as is known."""
         self.why = steps[0].why if len(steps) == 1 else "the mirror is near" if near else "not measured yet"
         self._made: dict[int, Made] = {}
         self._link_rate, self._link_known = 0.0, False
@@ -196,11 +202,11 @@ class Tuner:
 
     @property
     def reasons(self) -> str:
-        """All of them: for the level, and for what is inflated."""
+        """Why this level, and why batches are inflated or not."""
         return f"{self.why}; {self.step.inflates}"
 
     def watched(self, spent: Spent, now: float) -> bool:
-        """A frame was made; True when another step is to be taken from now on, or for another reason."""
+        """A frame was made; True if from now on another step, or another reason, applies."""
         self._watched_at = now
         self._spent = self._spent.and_also(spent)
         period = now - self._since
@@ -215,15 +221,15 @@ class Tuner:
         return (self._at, self._limit) != before
 
     def idle(self, now: float) -> bool:
-        """No frame is being made, and none waits; True where a limit was said that holds no more.
+        """No frame is being made, and none waits; True if a limit was reported that no longer applies.
 
-        Why a level was chosen is as true as before: that is said on.
+        The reason for which a level was chosen remains true, and remains reported.
         """
         nothing_to_choose = len(self._steps) == 1
         return nothing_to_choose and now - self._watched_at >= IDLE_SECONDS and self._say("")
 
     def _say(self, limit: str) -> bool:
-        """There is nothing to choose; where another limit holds than before people are told."""
+        """With nothing to choose: note the limit; True if it is another one than before."""
         if limit == self._limit:
             return False
         self._limit = limit
@@ -248,7 +254,7 @@ class Tuner:
         self._take(self._untried(full=full) if settled else None, self._best())
 
     def _save_bytes(self, spent: Spent, period: float, now: float) -> None:
-        """The mirror is the limit, and less on the link carries no more: spare what a core has time for."""
+        """The mirror is the limit, and fewer bytes get it no more records: save what a core has time for."""
         self._learn_made(spent, now + max(FORGET_SLOW_SECONDS, period / AGAIN_SHARE))
         rate = spent.records_bytes / period
         able = {at: made for at, made in self._made.items() if at == self._at or self._carries(made, rate)}
@@ -258,7 +264,7 @@ class Tuner:
         self._take(untried, _lightest(roomy or {at: made.share for at, made in able.items()}))
 
     def _carries(self, made: Made, rate: float) -> bool:
-        """Whether a step keeps this pace, over the link as far as that is known."""
+        """Whether a step keeps this pace, as far as the rate of the link is known."""
         return made.rate(self._link_rate or math.inf) >= rate
 
     def _take(self, untried: int | None, best: int) -> None:
@@ -274,7 +280,7 @@ class Tuner:
         self.why = f"{self._limit}; of what was tried this is best: {made}{self._rates(best)}"
 
     def _rates(self, at: int) -> str:
-        """What a choice rests on: how much the link carries, and how much of records a core gets through."""
+        """What a choice is based on: what the link carries, and how fast a core gets through records."""
         core_rate = self._made[at].core_rate
         link = f"; {self._link_rate / 1e6:.1f} MB/s go over the link" if self._link_known else ""
         return link + (f"; a core makes {core_rate / 1e6:.0f} MB/s" if core_rate < math.inf else "")
@@ -287,7 +293,7 @@ class Tuner:
         )
 
     def _learn_link_rate(self, carried: float, *, full: bool) -> None:
-        """It has carried so much, and could carry no more, or nobody knows how much more."""
+        """The link has carried this much. If it was full it carries no more; otherwise that is not known."""
         if full or carried > self._link_rate * MORE:
             self._link_known = full
         if full:
@@ -298,10 +304,12 @@ class Tuner:
             self._made[0] = Made(core_rate=math.inf, share=1.0, good_until=math.inf)
 
     def _untried(self, *, full: bool) -> int | None:
-        """A step of which nobody knows what it makes of this: while the link is full, next to one that makes
-        about as little as any, or the one that finds what is far back, of which no other tells; unless what
-        makes least is too slow already, or the level below makes no less than the one below that. Else the
-        next that is lighter.
+        """A step to try that was not measured; None if there is none.
+
+        If compressing is the limit: the next lighter one. While the link is full: one next to a step that
+        makes about as little as any, or the one that searches far back, which no other tells anything about.
+        Not while the step that makes least is too slow already; and not above a level that made no less than
+        the one below it.
         """
         steps = self._beside_least() if full else [max(self._at - 1, 0)]
         return next((at for at in steps if at not in self._made), None)
@@ -315,7 +323,9 @@ class Tuner:
         return [at for at in (*beside, self._long) if self._compresses(at)]
 
     def _pays(self, at: int) -> bool:
-        """Whether to look still harder may: not above a step that does already, and makes no less for it."""
+        """Whether a step above this one may make less: not if this one makes no less than those below it that
+        search far back, too.
+        """
         below = [made.share for lower, made in self._made.items() if self._long <= lower < at]
         return not below or self._made[at].share < min(below)
 
@@ -323,7 +333,7 @@ class Tuner:
         return _lightest({at: self._made[at].share for at in self._good()})
 
     def _good(self) -> list[int]:
-        """The steps that carry about as much as the one that carries most."""
+        """The steps that carry about as much as the best one."""
         rates = {at: made.rate(self._link_rate) for at, made in self._made.items()}
         return [at for at, rate in rates.items() if rate >= ALIKE * max(rates.values())]
 
@@ -335,7 +345,7 @@ class Tuner:
 
 
 def _limit(spent: Spent, period: float) -> str:
-    """What most of a period went into; empty where that was nothing."""
+    """What limited a channel in a period; empty if nothing did."""
     if spent.held > max(spent.waited, HELD_ABOVE * period):
         return MIRROR
     if spent.waited + spent.sealed < OCCUPIED_ABOVE * period:
@@ -346,13 +356,13 @@ def _limit(spent: Spent, period: float) -> str:
 
 
 def _lightest(shares: Mapping[int, float]) -> int:
-    """Of the steps that make about as little as any."""
+    """The lightest of the steps that make about as little as any."""
     least = min(shares.values())
     return min(at for at, share in shares.items() if ALIKE * share <= least)
 
 
 def _at(compression: Compression, steps: Sequence[Step]) -> int:
-    """The first step that makes as little as that, or the one that makes least."""
+    """The first step that compresses as hard as this, or the one that compresses hardest."""
     return next((at for at, step in enumerate(steps) if step.compression >= compression), len(steps) - 1)
 
 
@@ -362,5 +372,5 @@ def _words(compression: Compression) -> str:
 
 
 def is_near(round_trip_seconds: float | None, rate: float | None) -> bool:
-    """Whether sending more bytes to a mirror costs nothing: it is in the same place, and no rate is set."""
+    """Whether sending more bytes to a mirror costs nothing: it is at the same place, and no rate is set."""
     return rate is None and round_trip_seconds is not None and round_trip_seconds < NEAR_SECONDS

@@ -1,10 +1,10 @@
 """A connection of a mirror, passed on to a broker: requests as they are, answers as they are.
 
-Answers come in the order of the requests, so nothing has to be remembered of them. A mirror that does not
-read what it has asked for is not read either, nor one of which many requests wait for the broker: what waits
-for it is no more than the answers to those.
+Answers come in the order of the requests, so nothing about those has to be remembered. A mirror that does not
+read its answers is not read either, nor one of which many requests wait for the broker: so no more waits for
+it than the answers to those.
 
-Of a mirror that may read some topics only, a guard looks at each request and each answer.
+If a mirror may read only some topics, a guard looks at each request and each answer.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 REQUESTS_IN_FLIGHT_MAX = 16
-"""A broker takes those of one connection one after the other; a mirror sends few at a time."""
+"""A broker handles those of one connection one after the other; a mirror sends few at a time."""
 TORN_SECONDS_MAX = 60.0
-"""A request that has begun is whole by then: 4 MiB come over half a megabit a second."""
+"""How long the rest of a request may take: enough for 4 MiB at 0.6 Mbit/s."""
 INLINE_BYTES_MAX = 64 << 10
-"""What is larger is decoded in another thread."""
+"""Larger messages are decoded in another thread."""
 
 
 class Tunnel(Line):
@@ -49,8 +49,8 @@ class Tunnel(Line):
 
     Args:
         broker: Nothing else uses it.
-        visitor: Who asks.
-        greeting_seconds: So soon the first request has to be there.
+        visitor: The mirror.
+        greeting_seconds: The first request has to arrive within this time.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Tunnel(Line):
             self._take()
 
     def _take(self) -> None:
-        """Pass on what is whole, so many at a time."""
+        """Pass on complete requests, as many as may be in flight."""
         try:
             for request in requests(self._came, REQUESTS_IN_FLIGHT_MAX - self._in_flight):
                 self._in_flight += 1
@@ -93,7 +93,7 @@ class Tunnel(Line):
         self.broker.forward(request, self._answer)
 
     def refuse(self, error: RefusedError) -> None:
-        """The mirror has sent what is not passed on, or the broker has."""
+        """The mirror has asked, or the broker has answered, what is not passed on: the tunnel ends."""
         self._audit.request(self.visitor, str(self.broker.address), error.why)
         self.close()
 
@@ -126,7 +126,7 @@ class Tunnel(Line):
         self._read_or_not()
 
     def has_room(self) -> None:
-        """The broker is read again."""
+        """Read the broker again, and the mirror."""
         self._hear_or_not()
         self._read_or_not()
 
@@ -147,13 +147,13 @@ class Tunnel(Line):
             self.broker_gone(answer)
 
     def broker_gone(self, error: Ended) -> None:
-        """There will be no more answers."""
+        """The broker's connection has ended: no more answers will come."""
         if self._transport is not None:
             log.info("broker_connection_ended", broker=str(self.broker.address), error=str(error))
             self.close()
 
     def hand_back(self, answer: Sequence[bytes | memoryview]) -> None:
-        """Send an answer to the mirror, which is in pieces without its size."""
+        """Send an answer to the mirror; it is given in pieces, without its size."""
         if self._transport is None or self._transport.is_closing():
             return
         size = sum(map(len, answer))
@@ -173,7 +173,7 @@ class Tunnel(Line):
     # -- the end -------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take no more requests, and end when those under way are answered."""
+        """Take no more requests, and end once those in flight are answered."""
         self._draining = True
         self._came.clear()
         if self._in_flight:
@@ -182,17 +182,18 @@ class Tunnel(Line):
             self.close()
 
     def close(self) -> None:
-        """End both sides; nothing where they have ended."""
+        """End both sides; does nothing if they have ended."""
         self._be_patient(None)
         self.end()
         self.broker.close("the mirror is gone")
 
 
 class GuardedTunnel(Tunnel):
-    """One of a mirror that may read some topics only.
+    """The tunnel of a mirror that may read only some topics.
 
     Args:
-        look_again: Reads the picture of the cluster anew, where it does not have a topic.
+        guard: Judges requests and answers.
+        look_again: Refreshes the metadata of the cluster, where that does not know a topic.
     """
 
     def __init__(
@@ -214,7 +215,7 @@ class GuardedTunnel(Tunnel):
         self._work = self._loop.create_task(self._guarded())
 
     def pass_on(self, request: bytes) -> None:
-        """Have the guard look at it first."""
+        """Have the guard look at a request first."""
         self._requests.put_nowait(request)
 
     def close(self) -> None:
@@ -227,7 +228,7 @@ class GuardedTunnel(Tunnel):
             await first_to_end(self._look_at_requests(), self._look_at_answers())
         except RefusedError as error:
             self.refuse(error)
-        except Exception as error:  # a mistake of ours: nothing more gets out, and others go on
+        except Exception as error:  # a bug: nothing more gets out, and other tunnels go on
             log.exception("tunnel_broken", error=repr(error), **self.visitor.fields)
             self.close()
 
@@ -239,7 +240,9 @@ class GuardedTunnel(Tunnel):
 
     @property
     def holds_back(self) -> bool:
-        """Likewise; one answer is looked at at a time, and whole ones do not wait for that here."""
+        """Whether the broker is not read for now: also while answers are judged, one at a time, so that whole
+        ones do not wait here.
+        """
         return self._full or self._in_hand > 0
 
     def _answered(self, asked: Asked, answer: memoryview | Ended) -> None:
@@ -266,5 +269,5 @@ class GuardedTunnel(Tunnel):
 
 
 async def _elsewhere_if(size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What takes long is done in another thread."""
+    """Do ``work`` here, or in another thread if it is on more than ``INLINE_BYTES_MAX``."""
     return await in_thread(work, *args, **kwargs) if size > INLINE_BYTES_MAX else work(*args, **kwargs)

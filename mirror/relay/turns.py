@@ -1,5 +1,5 @@
-"""Of what is behind that of the lowest rank is read first, whichever broker has it; but nobody waits for a
-broker that does not answer.
+"""Of the partitions that are behind, those of the lowest rank are read first, whichever broker has them; but
+nothing waits for a broker that does not answer.
 
 Pure.
 """
@@ -13,10 +13,10 @@ from mirror.link.protocol import RANK_LAST
 
 
 class Turns:
-    """Who is behind, on which lane, and whose turn it is.
+    """How many partitions of which rank are behind on each lane, and which ranks have their turn.
 
     Attributes:
-        served: Of those that are behind, partitions of this rank are read, and of lower ones.
+        served: Of the partitions that are behind, those of this rank and of lower ones are read.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Turns:
         self._silent: set[Hashable] = set()
 
     def count(self, lane: Hashable, rank: int, by: int) -> bool:
-        """One more or one less that is behind; True where others have their turn now."""
+        """Count ``by`` more partitions of a rank as behind; True if others have their turn now."""
         ranks = self._ranks.setdefault(lane, Counter())
         ranks[rank] += by
         if not ranks[rank]:
@@ -33,12 +33,12 @@ class Turns:
         return self._reckon()
 
     def silent(self, lane: Hashable) -> bool:
-        """It has not answered for a while: what it has does not count until it does; likewise."""
+        """Its broker has not answered for a while: until it does, the lane does not count; likewise."""
         self._silent.add(lane)
         return self._reckon()
 
     def heard(self, lane: Hashable) -> bool:
-        """It answers; likewise."""
+        """Its broker has answered; likewise."""
         if lane not in self._silent:
             return False
         self._silent.remove(lane)

@@ -1,7 +1,7 @@
 """How a request becomes a connection that speaks another protocol.
 
-Whether it asks for that, and for which, and how its connection is handed over. What it becomes is decided in
-:mod:`mirror.relay.server`.
+Checks whether it asks for that, and for which protocol, and hands over its connection. What the connection
+becomes is decided in :mod:`mirror.relay.server`.
 
 Source: RFC 9110, 7.8 (Upgrade).
 """
@@ -22,10 +22,11 @@ SWITCHING = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade:
 
 
 def check_protocol(request: web.Request, protocol: str) -> None:
-    """It is asked for as RFC 9110, 7.8, says: among others, in capitals or not, of the next one on the way.
+    """Check that a request asks for ``protocol`` as RFC 9110, 7.8, says: perhaps among others, in any case,
+    over HTTP/1.1, and with ``Connection: Upgrade``.
 
     Raises:
-        ProblemError: It is not.
+        ProblemError: It does not.
     """
     asked = _listed(request, "Upgrade")
     counts = request.version >= HttpVersion11 and "upgrade" in _listed(request, "Connection")
@@ -43,13 +44,13 @@ def check_protocol(request: web.Request, protocol: str) -> None:
 
 
 def _listed(request: web.Request, header: str) -> list[str]:
-    """What a header names, in small letters, however many of it there are."""
+    """What a header names, in lower case, over all its lines."""
     named = ",".join(request.headers.getall(header, ())).lower().split(",")
     return [name.strip() for name in named if name.strip()]
 
 
 async def handed_over(request: web.Request, other: Handed, protocol: str) -> None:
-    """Let something else have the connection of a request, to its end."""
+    """Hand the connection of a request over to ``other``, to its end."""
     transport, handler = request.transport, request.protocol
     assert isinstance(handler, RequestHandler)
     try:
@@ -63,4 +64,4 @@ async def handed_over(request: web.Request, other: Handed, protocol: str) -> Non
         await other.ended
     finally:
         other.close()
-        handler.connection_lost(None)  # the transport tells it no more
+        handler.connection_lost(None)  # the transport no longer calls this

@@ -1,4 +1,4 @@
-"""A picture of a relay for people and metrics, taken without disturbing it."""
+"""A snapshot of a relay for people and metrics, taken without disturbing it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Watch:
     """Takes snapshots of one relay.
 
     Args:
-        cluster: What it reads.
+        cluster: The source.
     """
 
     def __init__(self, server: RelayServer, cluster: Cluster) -> None:
@@ -28,11 +28,11 @@ class Watch:
         self._waits_for = f"{cluster.name} to answer"
 
     def not_reached(self, cluster: str, why: str) -> None:
-        """The source has not answered yet; say what went wrong last."""
+        """The source has not answered yet; note what went wrong last."""
         self._waits_for = f"{cluster} to answer: {why}"
 
     def begun(self) -> None:
-        """Mirrors can come in."""
+        """Mirrors can connect now."""
         self._waits_for = ""
 
     def take(self) -> RelayStatus:

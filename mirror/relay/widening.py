@@ -1,13 +1,13 @@
-"""How many connections what is behind takes, where each has too little room.
+"""How many connections BULK needs if each has too little room.
 
-TCP has no more on its way than fits into the window that the other side advertises, and into the buffer of
-this one. Both are bounded by settings of the two kernels, and a long wide link carries more than that in a
-round trip: then two connections carry twice as much. What a full link or a mirror that is late holds back
-is not helped by that, so each connection is asked what it waits for.
+TCP has no more in flight than fits into the window that the other side advertises, and into the send buffer
+of this side. Settings of the two kernels bound both, and a long link of high bandwidth carries more than that
+in a round trip: then two connections carry twice as much. If a full link or a slow mirror is what holds them
+back, more connections do not help; so each one is asked what it waits for.
 
-What the way holds shows by how long it takes: BBR that has not found out what a link carries sends all it may
-at 2.9 times the pace at which it arrives. What a link cannot carry of that waits on the way, and the round
-trip is longer. Where it is not, the link has more to give, and how much is known, too.
+The round trip shows what waits on the path. BBR in startup sends all it may at 2.9 times the pace at which it
+arrives. What the link cannot carry of that waits on the path, and the round trip gets longer. If it does not,
+the link can carry more, and it is known how much.
 
 Sources: RFC 7323 §1.1 (windows and long links), linux/tcp.h (``tcpi_rwnd_limited``, ``tcpi_sndbuf_limited``),
 :mod:`mirror.relay.calming` (how BBR begins).
@@ -26,39 +26,41 @@ from mirror.relay.calming import still_begins
 
 LOOK_SECONDS = 0.25
 HELD_ABOVE = 0.45
-"""For such a part of the time, of all connections together, there was no room for what could have gone. Where
-that is all there is to it, it is half to three quarters: what is sent is spread over the round trip, and the
-buffer empties when many acknowledgements come at once.
+"""The share of the time, over all connections, in which there was no room for what could have been sent. If
+nothing else limits them it is half to three quarters: what is sent is spread over the round trip, and the
+buffer empties when many acknowledgements arrive at once.
 """
 LOOKS = 12
-"""So many together, before more are asked for: what begins, or has begun again, finds its pace first."""
+"""The average of this many looks counts before more connections are asked for: one that begins, or begins
+again, finds its pace first.
+"""
 LOOKS_WITHOUT_QUEUE = 3
-"""So many do where nothing waits on the way."""
+"""This many are enough if nothing waits on the path."""
 STRETCHED_ABOVE = 1.1
-"""So many times the shortest round trip, and something does: where buffers hold more than the link, 1.3."""
+"""A round trip this many times the shortest means that something does; if buffers exceed the link, 1.3."""
 GROWS = 1.25
-"""A window that has become so many times as large in three looks is no limit yet."""
+"""A window that has grown by this factor in three looks is no limit yet."""
 BEGINS_LOOKS = 5
-"""Nor is any so soon after a connection was made: over a long way it is not seen to grow before."""
+"""Nor is any window so soon after a connection was made: over a long link it is not seen to grow before."""
 TIMES, TIMES_WHERE_ROOMY = 2, 4
 ROOMY_BELOW = 1.03
-"""No longer than that while BBR begins on the only connection, and the link carries that much more: with four
-times as much it has 1.01, with twice as much 1.04, with half as much again 1.08. Several do not send all they
-may in the same moment, and tell nothing of it.
+"""If the round trip is not longer while BBR is in startup on the only connection, the link carries
+``TIMES_WHERE_ROOMY`` as much: if it carries four times as much it is 1.01, twice as much 1.04, half as much
+again 1.08. Several connections do not send all they may at the same moment, and so do not show it.
 """
 CONNECTIONS_MAX = 16
 
 
 class Held(NamedTuple):
-    """For how many seconds a connection had no room, since it began.
+    """For how many seconds a connection lacked room, since it began.
 
     Attributes:
         window_seconds: In the window of the other side.
-        buffer_seconds: In the buffer of this one; or the program was late, where it is not full.
-        buffer_full: Now.
-        window_bytes: As the other side has advertised it last.
-        stretched: The round trip of late, in shortest ones.
-        begins: BBR sends 2.9 times what arrives.
+        buffer_seconds: In the send buffer of this side; if that is not full, the program was late.
+        buffer_full: Whether the buffer is full now.
+        window_bytes: The window that the other side advertised last.
+        stretched: The recent round trip, divided by the shortest.
+        begins: BBR is in startup, and sends 2.9 times what arrives.
     """
 
     window_seconds: float
@@ -69,8 +71,8 @@ class Held(NamedTuple):
     begins: bool = False
 
     def since(self, before: Held, earlier: Held | None) -> float:
-        """Seconds of them that have come since before: in the buffer where it was full then, or is now, and
-        in the window where that has not grown since earlier.
+        """Seconds that were added since ``before``: those in the buffer if it was full then, or is now, and
+        those in the window if that has not grown since ``earlier``.
         """
         grows = earlier is None or self.window_bytes > GROWS * earlier.window_bytes
         window = 0.0 if grows else self.window_seconds - before.window_seconds
@@ -81,10 +83,10 @@ class Held(NamedTuple):
 
 
 class Widening:
-    """Of one mirror. Pure.
+    """Watches the BULK connections of one mirror. Pure.
 
     Attributes:
-        connections: So many would carry more; 0: there are enough.
+        connections: This many would carry more; 0: there are enough.
     """
 
     def __init__(self) -> None:
@@ -95,12 +97,13 @@ class Widening:
         self._shares: deque[float] = deque(maxlen=LOOKS)
 
     def look(self, held: Mapping[Any, Held], now: float, *, mirror_is_late: bool) -> bool:
-        """See how they do; answers whether more would carry more, and more than was said before.
+        """Take in how the connections do; returns whether more than ``connections`` said so far would carry
+        more, and updates it.
 
         Args:
-            held: Of each connection.
+            held: For each connection.
             now: Monotonic seconds.
-            mirror_is_late: It has received most of what it has not taken; what held it back is not the room.
+            mirror_is_late: It has received most of what it has not taken; lack of room did not hold it back.
         """
         lasted, self._looked_at = now - self._looked_at, now
         if not held or not self._looks or held.keys() != self._looks[-1].keys():
@@ -121,7 +124,7 @@ class Widening:
         return True
 
     def _times(self, held: Mapping[Any, Held]) -> int:
-        """So many times as many would carry more; 1: those there are do."""
+        """How many times as many connections would carry more; 1: those there are suffice."""
         stretched = max(one.stretched for look in self._looks for one in look.values())
         if self._held_for(LOOKS_WITHOUT_QUEUE) and stretched <= STRETCHED_ABOVE:
             alone = len(held) == 1 and all(one.begins for one in held.values())
@@ -129,13 +132,13 @@ class Widening:
         return TIMES if self._held_for(LOOKS) else 1
 
     def _held_for(self, looks: int) -> bool:
-        """Whether there was no room for most of so many looks, the last ones, together."""
+        """Whether room was lacking for more than ``HELD_ABOVE`` of the last ``looks`` looks together."""
         last = list(self._shares)[-looks:]
         return len(last) == looks and sum(last) / looks > HELD_ABOVE
 
 
 def held(sock: socket.socket) -> Held:
-    """What the kernel says of a connection; nothing held it back where it does not."""
+    """What the kernel says of a connection; where it says nothing, nothing held it back."""
     info = tcp_info(sock)
     shortest = shortest_round_trip_seconds(sock)
     return Held(

@@ -37,7 +37,8 @@ def check_foreign(plan: PartitionPlan, foreign: Sequence[Inserted], *, accept: b
     """
     if any(end > plan.target_end for _, end in foreign):
         raise RefusedError(
-            "others have written to it since the plan was made: take away their right to, and reconcile again"
+            "others have written to it since the plan was made: revoke their write access, "
+            "and reconcile again"
         )
     if foreign and not (plan.is_compacted or accept):
         raise RefusedError(

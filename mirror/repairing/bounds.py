@@ -43,9 +43,9 @@ class Bounds:
         """Why a record cannot be appended even alone; empty if it can."""
         size = bytes_alone(record)
         if size > self.batch_bytes_max:
-            return f"{size} bytes, the target's topic takes {self.batch_bytes_max} (max.message.bytes)"
+            return f"{size} bytes, the target's topic accepts {self.batch_bytes_max} (max.message.bytes)"
         if size > RECORD_BYTES_MAX:
-            return f"{size} bytes, a repair takes {RECORD_BYTES_MAX}"
+            return f"{size} bytes, a repair writes {RECORD_BYTES_MAX} at most"
         return ""
 
     def outlived(self, age_ms: int) -> str:
@@ -53,7 +53,7 @@ class Bounds:
         if age_ms <= self.tombstones_kept_ms:
             return ""
         return (
-            f"it was last looked at {age_ms // 1000} s ago, and a tombstone that came since may be gone "
+            f"it was last read {age_ms // 1000} s ago, and a tombstone written since may be gone "
             f"after {self.tombstones_kept_ms // 1000} s: raise delete.retention.ms of the target's topic, "
             f"and reconcile again"
         )

@@ -62,8 +62,8 @@ class Part:
         while not await self.owner.confirm():
             if not self.owner.held and claims == CLAIMS_MAX:
                 raise StateConflictError(
-                    f"we took the right to write {claims} times, and lost it each time before it was of use",
-                    hint="another repair of this flow is at work: run this one again when it has ended",
+                    f"took over the flow {claims} times, and lost it each time before anything was written",
+                    hint="another repair of this flow is running: run this one again when it has ended",
                 )
             if not self.owner.held:
                 await self.owner.claim()

@@ -161,7 +161,7 @@ class PartitionRepair:
             if isinstance(then, Proceed):
                 return found
             raise RefusedError(
-                f"{_why_not(decision)}; and without what others have written: {_why_not(then)}"
+                f"{_why_not(decision)}; and even without what others have written: {_why_not(then)}"
             )
         raise RefusedError(_why_not(decision))
 
@@ -261,7 +261,7 @@ class PartitionRepair:
         if end < self._read_to:
             raise RefusedError(f"the target ended at {self._read_to} and now ends at {end}: reconcile again")
         if end - self._read_to + len(self._behind) > KEYS_BEHIND_MAX:
-            raise RefusedError(f"more than {KEYS_BEHIND_MAX} records were copied since: reconcile again")
+            raise RefusedError(f"more than {KEYS_BEHIND_MAX} records were copied meanwhile: reconcile again")
         if outlived := bounds.outlived(now_ms - self._read_at_ms):
             raise RefusedError(outlived)
         async for record in read_records(self._flow.target, self._plan.target_name, self._read_to, end):
@@ -378,7 +378,7 @@ def _to_append(mend: Mend, record: Record) -> Record | None:
 def _why_not(decision: Decision) -> str:
     if isinstance(decision, Stop):
         return f"{decision.state}: {decision.detail}"
-    return "it is not copied yet, or not just now"
+    return "it is not copied yet, or not at the moment"
 
 
 def _said(mend: Mend) -> dict[str, object]:

@@ -102,11 +102,11 @@ async def _standing_still(
 
 def _check(settings: Settings, plan: Plan) -> None:
     if plan.flow != settings.flow:
-        raise UsageError(f"the plan is about flow {plan.flow}, the settings are about {settings.flow}")
+        raise UsageError(f"the plan is for flow {plan.flow}, the settings are for flow {settings.flow}")
     age = time.time() - plan.made_at_ms / 1000
     if age > PLAN_SECONDS_MAX:
         raise UsageError(
-            f"the plan was made {age / 3600:.0f} hours ago, and {PLAN_SECONDS_MAX // 3600} is the most",
+            f"the plan is {age / 3600:.0f} hours old, and {PLAN_SECONDS_MAX // 3600} hours is the limit",
             hint="run `twinsite reconcile` again",
         )
 
@@ -150,7 +150,7 @@ def _check_clusters(plan: Plan, source: Cluster, target: Cluster) -> None:
     planned = plan.source_cluster_id, plan.target_cluster_id
     if reached != planned:
         raise StateConflictError(
-            f"the plan is about clusters {planned[0]} and {planned[1]}, {reached[0]} and {reached[1]} "
+            f"the plan is for clusters {planned[0]} and {planned[1]}, but {reached[0]} and {reached[1]} "
             f"were reached",
             hint="check the addresses in the settings",
         )

@@ -21,7 +21,7 @@ from mirror.sync.returning import Returning
 
 PATIENCE_SECONDS = 5.0
 """How long a cluster that does not answer is tried again."""
-NO_TARGET = "no target was named: --config with the mirror's settings"
+NO_TARGET = "no target is named: use --config with the mirror's settings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ async def choose(
     try:
         left_out = await _copies_of_target(source, found, wanted, topics, flow)
     except TwinsiteError as error:
-        say(f"warning: topics that are copies of what the target has are counted, too: {error}")
+        say(f"warning: topics that are copies of what the target has are also counted: {error}")
         return Chosen(tuple(wanted), str(error))
     return Chosen(tuple(name for name in wanted if name not in left_out), len(left_out))
 
@@ -69,7 +69,7 @@ def _wanted(found: ClusterInfo, topics: TopicsSettings) -> Mapping[str, str]:
         patterns = ", ".join(topics.include)
         raise UsageError(
             f"none of the {len(found.topics)} topics at the source matches {patterns}",
-            hint="see topics.include and topics.exclude, or --topics; a topic without Describe is not seen",
+            hint="check topics.include and topics.exclude, or --topics; a topic without Describe is hidden",
         )
     return wanted
 

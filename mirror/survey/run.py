@@ -27,8 +27,8 @@ from mirror.survey.choosing import PATIENCE_SECONDS, Chosen, choose
 from mirror.survey.sampling import Ends, ends, production
 from mirror.timetable import lowest, rate_at
 
-NO_LINK = "no link was measured, and so nothing was looked at meanwhile"
-NO_TOPICS = "no topics were named: --topics, or --config with the mirror's settings"
+NO_LINK = "no link was measured, so production was not measured either"
+NO_TOPICS = "no topics are named: use --topics, or --config with the mirror's settings"
 
 
 @dataclass(frozen=True, slots=True)

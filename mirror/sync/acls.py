@@ -85,7 +85,7 @@ def _concerns(acl: TopicAcl, topics: Collection[str]) -> bool:
 
 def _why_not(acl: TopicAcl, mirror_principals: Collection[str]) -> str | None:
     if acl.operation not in OPERATIONS.values():
-        return f"{acl.operation} is not known here"
+        return f"{acl.operation} is unknown to this version"
     if acl.permission == ALLOW and acl.operation != "ALL" and acl.operation not in CARRIED:
         return f"{acl.operation} would let {acl.principal} change the copy"
     if acl.permission == DENY and acl.host == WILDCARD and acl.principal in {EVERYONE, *mirror_principals}:

@@ -327,7 +327,7 @@ class Follower:
     def _stop_recreated(self, partition: PartitionCopy, topic: TopicInfo) -> None:
         if partition.state is State.TOPIC_RECREATED:
             return
-        words = f"the source topic was deleted and made again: its id is {topic.topic_id} now"
+        words = f"the source topic was deleted and created again: its id is now {topic.topic_id}"
         partition.stop(State.TOPIC_RECREATED, Reason.TOPIC_ID_CHANGED, words, None)
         self._engine.changed(partition)
 

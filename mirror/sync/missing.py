@@ -78,9 +78,9 @@ class MissingTopics:
     def _why(self, name: str, error: TwinsiteError | None) -> Conflict | None:
         target = self._policy.to_target(name)
         if _is_gone(error):
-            return Conflict(name, target, Reason.TOPIC_DELETED, f"the source has no topic {name} any more")
+            return Conflict(name, target, Reason.TOPIC_DELETED, f"the source no longer has topic {name}")
         if isinstance(error, NotAuthorizedError):
-            words = f"whether the source still has topic {name} may not be seen: {error}"
+            words = f"the mirror is not authorized to see whether the source still has topic {name}: {error}"
             return Conflict(name, target, Reason.SOURCE_NOT_AUTHORIZED, words)
         return None
 

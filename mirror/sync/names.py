@@ -41,7 +41,7 @@ class Ignored(StrEnum):
 
 _TAKEN_OUT = {
     Ignored.EXCLUDED: "topics.exclude leaves out every topic at the source that matches topics.include",
-    Ignored.OWN_COPY: "source and target are one cluster: what matches topics.include is written by the flow",
+    Ignored.OWN_COPY: "source and target are one cluster: the flow writes all that matches topics.include",
 }
 """Why nothing is copied although topics match ``topics.include``."""
 
@@ -155,7 +155,7 @@ class TopicSelector:
 
 def _few(names: Sequence[str]) -> str:
     more = ", ..." if len(names) > NEAREST_MAX else ""
-    return f"{', '.join(names[:NEAREST_MAX]) or 'none that may be described'}{more}"
+    return f"{', '.join(names[:NEAREST_MAX]) or 'none that the mirror may describe'}{more}"
 
 
 def _matches(patterns: Iterable[re.Pattern[str]], name: str) -> bool:

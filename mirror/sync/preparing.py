@@ -89,8 +89,8 @@ def being_prepared(topic: str, target: str, partition: int) -> Conflict:
     """Why a source topic is not copied yet: this partition of it may still be in preparation."""
     words = (
         f"the source topic is being prepared by a flow that copies into it: its settings say so, and "
-        f"partition {partition} was never written to, or begins with padding, or does not answer. If there "
-        f"is no such flow, set its retention.bytes to -1, which means the same as {LONG_MAX}"
+        f"partition {partition} was never written to, or begins with padding, or does not answer. If no such "
+        f"flow exists, set its retention.bytes to -1, which means the same as {LONG_MAX}"
     )
     return Conflict(topic, target, Reason.SOURCE_BEING_PREPARED, words)
 

@@ -177,34 +177,34 @@ def _left_out(topic: str, reason: Ignored, flow: OtherFlow, *, goes_home: bool) 
     if reason is Ignored.UNDECIDED:
         detail = (
             f"it is empty, and flow {flow.name} may be about to copy the target's {original} into it: "
-            "copied once it holds anything else"
+            "it is copied once it holds anything else"
         )
     else:
         detail = f"flow {flow.name} has copied it from the target, where it is called {original}"
     if reason is Ignored.COPY_OF_TARGET and goes_home:
         detail += (
-            ", and still is: to bring it back, delete that one first; to copy both ways, give the copies of "
-            "one way a prefix (topics.names)"
+            " and still exists: to copy it back, delete the original first; to copy both ways, give the "
+            "copies of one way a prefix (topics.names)"
         )
     return TopicLeftOut(topic, reason.value, detail)
 
 
 def _original_hidden(topic: str, flow: OtherFlow, error: NotAuthorizedError) -> TopicLeftOut:
     detail = (
-        f"flow {flow.name} has copied it from the target's {original_of(flow, topic)}, and may do so still: "
-        f"whether that is there may not be seen: {error}"
+        f"flow {flow.name} has copied it from the target's {original_of(flow, topic)}, and may still do so: "
+        f"the mirror is not authorized to see whether that topic exists: {error}"
     )
     return TopicLeftOut(topic, Ignored.NOT_KNOWN.value, detail)
 
 
 def _not_known_yet(topic: str, error: TwinsiteError) -> TopicLeftOut:
-    detail = f"what a flow remembers at the source could not be read yet, and it may be its copy: {error}"
+    detail = f"it may be the copy of a flow whose state at the source could not be read yet: {error}"
     return TopicLeftOut(topic, Ignored.NOT_KNOWN.value, detail)
 
 
 def _gone_round(topic: str) -> TopicLeftOut:
     detail = (
-        "by its name it has gone round twice, between clusters that copy each other's copies: put copies "
-        "into topics.exclude, or let the mirror read __twinsite_state topics at the source"
+        "its name says that it is a copy of a copy of a copy, between clusters that copy each other: put "
+        "copies into topics.exclude, or let the mirror read __twinsite_state topics at the source"
     )
     return TopicLeftOut(topic, Ignored.GONE_ROUND.value, detail)

@@ -54,7 +54,7 @@ async def ask_defaults(target: Cluster) -> tuple[dict[str, str] | None, str]:
     """
     try:
         asked = topic_defaults(target, PROBE)
-        return await _answered(asked, "the question what new topics get"), ""
+        return await _answered(asked, "the request for the settings of new topics"), ""
     except ConnectionFailedError as error:
         return None, str(error)
 

@@ -295,7 +295,7 @@ class TargetTopics:
         self._told.update(plan.notes)
         for change in plan.left_alone:
             if self._left_alone.get(change.name) != change and not self._ownership.owned(change.name):
-                why = "the flow does not copy all there is in it"
+                why = "this flow did not copy everything in it"
                 log.info("settings_left_alone", topic=change.name, settings=sorted(change.changes), why=why)
         self._left_alone = {change.name: change for change in plan.left_alone}
         self._not_added = {action.name: action for action in plan.not_added}

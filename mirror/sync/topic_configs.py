@@ -99,7 +99,7 @@ def wanted_configs(
     if not source.values:
         taken = {name: value for name, value in KEEP_ALL.items() if not excluded(name, exclude)}
         left_out = [
-            LeftOut(ALL, "they may not be read (DescribeConfigs): the target topic keeps all records")
+            LeftOut(ALL, "no right to read them (DescribeConfigs): the target topic keeps all records")
         ]
     for name in sorted(source.explicit - DECIDED_HERE):
         if excluded(name, exclude):
@@ -112,7 +112,7 @@ def wanted_configs(
             continue
         taken[name] = fitting
         if fitting != value:
-            left_out.append(LeftOut(name, f"{value} is below what the target takes, {fitting} is set"))
+            left_out.append(LeftOut(name, f"{value} is below what the target accepts, so {fitting} is set"))
     taken |= {name: value for name, value in _inherited(source, defaults) if not excluded(name, exclude)}
     needed = {
         name: value

@@ -182,7 +182,7 @@ def _plan_one(
         return TopicPlan(conflicts=(refused,))
     existing = target.topics.get(name)
     if name in target.hidden:
-        words = f"target topic {name} may not be described (Describe): whether it exists is not known"
+        words = f"the mirror is not authorized to see whether target topic {name} exists (Describe)"
         return TopicPlan(conflicts=(Conflict(topic.name, name, Reason.TARGET_NOT_AUTHORIZED, words),))
     if existing is None:
         return _plan_missing(topic, name, target, taken, settings)
@@ -211,7 +211,7 @@ def _plan_missing(
 
 
 def _lowered(asked: int, factor: int) -> LeftOut:
-    why = f"the target has {factor} brokers just now: a topic for {asked} replicas has {factor} for good"
+    why = f"the target has {factor} brokers now: the topic gets {factor} replicas, not {asked}, for good"
     return LeftOut(REPLICATION_FACTOR, why)
 
 
@@ -231,7 +231,7 @@ def _why_not_made(
             topic.name,
             name,
             Reason.NAME_COLLISION,
-            f"target topic {name} cannot be made: Kafka takes it and {rival}, which exists, for one name",
+            f"target topic {name} cannot be created: Kafka cannot tell it from {rival}, which exists",
         )
     return (
         _factor_obstacle(topic, name, target.brokers, settings)
@@ -244,7 +244,7 @@ def _unread_obstacle(topic: TopicFacts, name: str) -> Conflict | None:
     """A fault that may pass is no reason to create a topic without its source's settings."""
     if not topic.unread:
         return None
-    words = f"target topic {name} is not made without the settings of the source topic: {topic.unread}"
+    words = f"target topic {name} is not created until the source's settings can be read: {topic.unread}"
     return Conflict(topic.name, name, Reason.SOURCE_UNAVAILABLE, words)
 
 
@@ -252,7 +252,7 @@ def _silent_obstacle(topic: TopicFacts, name: str, silent: str) -> Conflict | No
     """Nor is a topic created while the target does not tell its defaults."""
     if not silent:
         return None
-    words = f"target topic {name} does not exist, and is not made just now: {silent}"
+    words = f"target topic {name} does not exist, and is not created for now: {silent}"
     return Conflict(topic.name, name, Reason.TARGET_UNAVAILABLE, words)
 
 
@@ -329,7 +329,7 @@ def _alter(
     if topic.unread or existing.unread:
         return {}, ()
     if not topic.configs.values or not existing.configs.values:
-        return {}, (Note(topic.name, ALL, "the settings of one side may not be read (DescribeConfigs)"),)
+        return {}, (Note(topic.name, ALL, "no right to read the settings of one side (DescribeConfigs)"),)
     exclude = settings.config_exclude
     wanted = wanted_configs(
         topic.configs,
@@ -351,7 +351,7 @@ def _too_many_partitions(topic: TopicFacts, existing: TopicFacts) -> Conflict:
 
 
 def _too_few_partitions(topic: TopicFacts, existing: TopicFacts, settings: TopicsSettings) -> Conflict:
-    unsure = "not all of them are known yet, by the mirror that copies, to hold this flow's copy alone"
+    unsure = "the mirror that copies does not know yet whether all of them hold this flow's copy alone"
     why = unsure if settings.create else "topics.create is false"
     return Conflict(
         topic.name,
@@ -371,7 +371,7 @@ def _overwritten_times(topic: TopicFacts, existing: TopicFacts) -> Conflict | No
         topic.name,
         existing.name,
         Reason.APPEND_TIMES,
-        f"target topic {existing.name} has {TIMESTAMP_TYPE}=LogAppendTime: it would replace record times",
+        f"target topic {existing.name} has {TIMESTAMP_TYPE}=LogAppendTime: it would change record timestamps",
     )
 
 

@@ -1,8 +1,7 @@
 """Records of batches as Arrow columns.
 
-Where a record begins is found one after the other, as each begins where the one before ends. Everything else
-is done for thousands of records at once: NumPy reads their variable-length integers, Arrow copies keys and
-values.
+Where records begin is found one by one, as each begins where the one before ends. Everything else is done for
+thousands of records at once: NumPy reads their variable-length integers, Arrow copies keys and values.
 
 Sources: KIP-98 (format v2), KIP-82 (headers).
 """
@@ -24,7 +23,7 @@ from mirror.model import TopicPartition
 from spark_jobs.window import Range
 
 PIECE_BYTES = 4 << 20
-"""Of records that go to Spark together, about."""
+"""Bytes of records that go to Spark together, about."""
 SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -37,7 +36,7 @@ SCHEMA = pa.schema(
     ]
 )
 _PADDING = bytes(16)
-"""Behind all records: an integer that is cut off is read from it, and found out."""
+"""Follows all records: an integer that is cut off is read into it, and then detected."""
 _VARINT_BITS = 64
 
 Bytes = npt.NDArray[np.uint8]
@@ -45,10 +44,10 @@ Numbers = npt.NDArray[np.int64]
 
 
 class Encoded(NamedTuple):
-    """Records of a batch as format v2 has them, inflated.
+    """Records of a batch as encoded in format v2, decompressed.
 
     Attributes:
-        timestamp_ms: What their timestamps are relative to, or that of all of them.
+        timestamp_ms: The base of their timestamps; without ``own_times`` the timestamp of all of them.
         own_times: Whether each has a timestamp of its own.
     """
 
@@ -61,7 +60,7 @@ class Encoded(NamedTuple):
 
 
 def encoded(records: Sequence[Record]) -> Encoded:
-    """Records of an old format, at least one, as the new one has them."""
+    """Records of an old format, at least one, as encoded in format v2."""
     first, last = records[0], records[-1]
     payload = bytearray()
     for record in records:
@@ -77,7 +76,7 @@ def columns(
     """The records of batches whose offsets are wanted, in pieces.
 
     Args:
-        batches: In the order of their offsets.
+        batches: In offset order.
         wanted: In order, none touching the next.
 
     Raises:
@@ -115,7 +114,7 @@ def _record_batch(name: TopicPartition, table: _Table, data: pa.Buffer, rows: Nu
 
 
 class _Fields(NamedTuple):
-    """Where some fields of bytes are in the data; those of negative size are null."""
+    """Positions and sizes of some byte fields in the data; those of negative size are null."""
 
     at: Numbers
     size: Numbers
@@ -144,7 +143,7 @@ class _Table(NamedTuple):
     """The records of some batches.
 
     Attributes:
-        size: In bytes, with all that belongs to it.
+        size: Bytes of each record, without its length field.
     """
 
     data: bytes
@@ -180,7 +179,11 @@ def _table(batches: Sequence[Encoded]) -> _Table:
 
 
 def _borders(batches: Sequence[Encoded]) -> tuple[Numbers, Numbers]:
-    """Where each record begins, behind its length, and where it ends."""
+    """Where each record begins, after its length field, and where it ends.
+
+    Raises:
+        CorruptBatchError: A batch does not hold as many records as its header says.
+    """
     starts: list[int] = []
     ends: list[int] = []
     before = 0
@@ -196,9 +199,9 @@ def _borders(batches: Sequence[Encoded]) -> tuple[Numbers, Numbers]:
 
 
 def _walk_over(payload: bytes, records: int, before: int, starts: list[int], ends: list[int]) -> None:
-    """Add the borders of the records of a batch; the only thing that is done record by record.
+    """Append the borders of the records of a batch; the only thing that is done record by record.
 
-    A length is read right here: to call somebody for it costs as much as all the rest of a small record.
+    Lengths are decoded inline: a call for each would cost as much as all the rest of a small record.
 
     Raises:
         IndexError: The batch ends too early.
@@ -223,7 +226,9 @@ def _unreadable(batch: Encoded) -> CorruptBatchError:
 
 
 def _headers(raw: Bytes, counts: Numbers, at: Numbers, end: Numbers) -> tuple[_Headers, Numbers]:
-    """All headers, and where those of each record end: the first ones of all, the second ones, and so on."""
+    """All headers, and where those of each record end. They are read in turns: the first header of every
+    record, then the second ones, and so on.
+    """
     rows = np.flatnonzero(counts > 0)
     found: list[tuple[Numbers, _Fields, _Fields]] = []
     at = at.copy()
@@ -271,7 +276,7 @@ def _integers(raw: Bytes, at: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _binary(data: pa.Buffer, fields: _Fields) -> pa.Array:
-    """Fields that follow each other, copied: every second one of what fields and gaps between them are."""
+    """Copy fields that follow each other: the data is cut into fields and the gaps between them."""
     cuts = np.empty(2 * fields.at.size + 1, np.int32)
     cuts[0:-1:2], cuts[1::2], cuts[-1] = fields.at, fields.end, data.size
     all_of_it = pa.Array.from_buffers(pa.binary(), cuts.size - 1, [None, pa.py_buffer(cuts), data])
@@ -279,7 +284,7 @@ def _binary(data: pa.Buffer, fields: _Fields) -> pa.Array:
 
 
 def _header_lists(data: pa.Buffer, headers: _Headers, rows: Numbers) -> pa.Array:
-    """A list for each record that has some, and null for the others."""
+    """A list of headers for each record that has some, null for the others."""
     chosen = np.zeros(headers.counts.size, np.bool_)
     chosen[rows] = True
     at = np.flatnonzero(np.repeat(chosen, headers.counts))
@@ -294,7 +299,7 @@ def _header_lists(data: pa.Buffer, headers: _Headers, rows: Numbers) -> pa.Array
 
 
 def _text(names: pa.Array) -> pa.Array:
-    """What is no UTF-8 is replaced, as Kafka's consumer does."""
+    """Names as text; what is not UTF-8 is replaced, as Kafka's consumer does."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

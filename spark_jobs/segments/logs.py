@@ -1,7 +1,7 @@
 """Which files hold a partition, in a broker's log directories or in a copy of them.
 
-Only what lies in a directory counts; no broker is asked. A file is called after the offset with which it
-begins; the log ends with the last whole batch of the last file.
+Only what lies in a directory counts; no broker is asked. A file is named after its first offset; the log ends
+with the last whole batch of the last file.
 
 Sources: Kafka's ``LogFileUtils``, ``LocalLog`` and ``OffsetCheckpointFile`` (KIP-107: log start offsets).
 """
@@ -28,14 +28,14 @@ _EXAMPLE = "TOPIC-PARTITION/00000000000000000000.log"
 class SegmentsError(TwinsiteError):
     """Segment files do not hold what is wanted, or are damaged; nothing was concluded."""
 
-    hint = "copy the log directory anew, or ask the brokers instead"
+    hint = "copy the log directory again, or read from the brokers instead"
 
 
 class Segment(NamedTuple):
     """One file of a log: all records from its base offset on, up to that of the next one.
 
     Attributes:
-        is_indexed: A file beside it knows at which positions offsets are.
+        is_indexed: An index file next to it says at which positions offsets are.
     """
 
     path: Path
@@ -49,8 +49,8 @@ class SegmentLog:
     """The files of a partition, as they are now.
 
     Attributes:
-        name: As the directory calls it.
-        start: Nothing before this offset is there for consumers.
+        name: As in the name of its folder.
+        start: Consumers see nothing before this offset.
         has_gaps: It is compacted: offsets may be missing, also between files.
     """
 
@@ -61,17 +61,17 @@ class SegmentLog:
     has_gaps: bool
 
     def next_base(self, number: int) -> int | None:
-        """Where the file behind one of the files begins; None behind the last."""
+        """The base offset of the file after this one; None after the last."""
         return self.segments[number + 1].base_offset if number + 1 < len(self.segments) else None
 
 
 def damaged(log: SegmentLog, path: Path, position: int, error: Exception) -> SegmentsError:
-    """What is wrong at a position of a file."""
+    """The error for what is wrong at a position of a file."""
     return SegmentsError(f"{log.name}: {path}, position {position}: {error}")
 
 
 def not_held(log: SegmentLog, wanted: Range, end: int) -> SegmentsError:
-    """Offsets are wanted that the log does not have, which ends at an offset."""
+    """The error for wanted offsets that a log, which ends at ``end``, does not have."""
     words = f"all from {wanted.start} on" if wanted.end == ALL.end else f"[{wanted.start}, {wanted.end})"
     return SegmentsError(
         f"{log.name}: of its offsets {words} are wanted, {log.folder} holds [{log.start}, {end})",
@@ -83,7 +83,8 @@ def open_log(folder: Path, *, has_gaps: bool) -> SegmentLog:
     """The log in a partition's folder.
 
     Raises:
-        SegmentsError: It cannot be read, or there are no segment files in it.
+        SegmentsError: It cannot be read, there are no segment files in it, or the directory's checkpoint of
+            log start offsets is damaged.
     """
     name = _partition(folder.name)
     try:
@@ -98,10 +99,10 @@ def open_log(folder: Path, *, has_gaps: bool) -> SegmentLog:
 
 
 def find(folders: Iterable[Path], wanted: Collection[TopicPartition]) -> Mapping[TopicPartition, Path]:
-    """The folder of each partition; where several directories have it, that in the first one.
+    """The folder of each partition; where several directories have it, the one in the first of them.
 
     Raises:
-        UsageError: Some directory is no log directory, or a partition is in none of them.
+        UsageError: A directory is no log directory, or a partition is in none of them.
     """
     found: dict[TopicPartition, Path] = {}
     searched = list(folders)
@@ -119,7 +120,7 @@ def find(folders: Iterable[Path], wanted: Collection[TopicPartition]) -> Mapping
 
 
 def _partitions(folder: Path) -> dict[TopicPartition, Path]:
-    hint = f"name a directory in which partitions lie as {_EXAMPLE}"
+    hint = f"name a directory that holds partitions as {_EXAMPLE}"
     try:
         paths = [Path(entry.path) for entry in os.scandir(folder) if entry.is_dir()]
         named = {name: path for path in paths if (name := _partition(path.name)) is not None}
@@ -131,7 +132,7 @@ def _partitions(folder: Path) -> dict[TopicPartition, Path]:
 
 
 def _partition(name: str) -> TopicPartition | None:
-    """What a folder is called after; folders to be deleted or moved are called otherwise."""
+    """The partition that a folder is named after; None for others, such as those to be deleted or moved."""
     match = _PARTITION.fullmatch(name)
     return TopicPartition(match[1], int(match[2])) if match else None
 
@@ -148,14 +149,14 @@ def _segments(folder: Path) -> list[Segment]:
 
 
 def _log_starts(path: Path) -> dict[TopicPartition, int]:
-    """Where logs start that do not start with a file: version, count, then a partition a line."""
+    """Starts of logs that do not start with a file. Lines: version, count, then one for each partition."""
     if not path.exists():
         return {}
     try:
         lines = [line.split(" ") for line in path.read_text().splitlines()[2:]]
         return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in lines}
     except ValueError as error:
-        raise SegmentsError(f"{path} is no checkpoint of log start offsets: {error}") from error
+        raise SegmentsError(f"{path} is not a checkpoint of log start offsets: {error}") from error
 
 
 def _some(names: Sequence[TopicPartition]) -> str:

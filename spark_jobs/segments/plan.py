@@ -1,7 +1,7 @@
 """What each task reads: stretches of logs, of about the same size.
 
-Logs are divided by offsets, at the beginning of files and, where an index leads there, within them. Nothing
-but the balance depends on where: a task finds its offsets by itself. Pure.
+Logs are divided by offsets, at the beginning of files and, where there is an index, within them. Where they
+are cut matters only for the balance: a task finds its offsets by itself. Pure.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from spark_jobs.segments.logs import SegmentLog
 from spark_jobs.window import Range
 
 TASK_BYTES_MIN, TASK_BYTES_MAX = 16 << 20, 1 << 30
-"""Of files, that a task reads."""
+"""Bytes of files that a task reads."""
 TASKS_PER_CORE = 4
 NEAR_OFFSETS = 1024
-"""What is not wanted is read where it is less than so much, rather than looked for what comes behind it."""
+"""Ranges less than this far apart are read in one go, with what lies between them."""
 
 
 class Part(NamedTuple):
     """What is wanted of a stretch of a log.
 
     Attributes:
-        size_bytes: Of files that have to be read for it, about.
+        size_bytes: Bytes of files that have to be read for it, about.
     """
 
     log: SegmentLog
@@ -69,7 +69,7 @@ def _gathered(parts: Iterable[Part], size_bytes: int) -> Iterator[list[Part]]:
 
 def _parts(log: SegmentLog, wanted: Sequence[Range], size_bytes: int) -> Iterator[Part]:
     for stretch, stretch_bytes in _stretches(log, wanted[-1].end if wanted else 0, size_bytes):
-        if not stretch.offsets:  # a large segment may have fewer of them than pieces
+        if not stretch.offsets:  # a large segment may have fewer offsets than pieces
             continue
         first = bisect_right(wanted, stretch.start, key=lambda one: one.end)
         last = bisect_left(wanted, stretch.end, key=lambda one: one.start)
@@ -80,7 +80,7 @@ def _parts(log: SegmentLog, wanted: Sequence[Range], size_bytes: int) -> Iterato
 
 
 def _stretches(log: SegmentLog, end: int, size_bytes: int) -> Iterator[tuple[Range, float]]:
-    """All offsets up to an end, and how many bytes of files are theirs; small where an index allows it."""
+    """Stretches of all offsets up to an end, with their bytes of files; small where there is an index."""
     yield Range(0, log.segments[0].base_offset), 0.0
     for number, segment in enumerate(log.segments):
         start = segment.base_offset

@@ -1,4 +1,4 @@
-"""The records of a log as a consumer that reads what is committed sees them: all that are wanted, or none.
+"""The records of a log as a ``read_committed`` consumer sees them: all that are wanted, or an error.
 
 Control batches, aborted transactions and batches that the cleaner has emptied hold nothing for it.
 """
@@ -44,7 +44,7 @@ def read_records(log: SegmentLog, wanted: Sequence[Range]) -> Iterator[pa.Record
 
 
 def _visible(log: SegmentLog, wanted: Sequence[Range]) -> Iterator[Found]:
-    """The batches in which there is something that is wanted."""
+    """The batches with wanted offsets that hold records for a consumer."""
     whole = Range(wanted[0].start, wanted[-1].end)
     if whole.start < log.start:
         raise not_held(log, whole, end_of(log))

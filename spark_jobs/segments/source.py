@@ -1,6 +1,7 @@
-"""Records of segment files as Spark sees them: those a consumer would get of the broker whose files they are.
+"""Records of segment files as a Spark frame: those a consumer would get from the broker whose files they are.
 
-Spark's tasks read the files themselves, so each of its machines needs them under the same path, and twinsite.
+Spark's tasks read the files themselves, so each Spark machine needs twinsite, and the files under the same
+path.
 
 Sources: Spark's Python Data Source API.
 """
@@ -31,7 +32,7 @@ from spark_jobs.window import ALL, Range
 
 FORMAT = "twinsite-segments"
 TASKS = "tasks"
-"""Option: what each task reads, as JSON; of each part its folder, whether offsets may be gone, and ranges."""
+"""Option: what each task reads, as JSON; of each part the folder, whether offsets may be gone, and ranges."""
 _SCHEMA = (
     "topic string, partition int, offset long, timestamp_ms long, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>"
@@ -44,7 +45,7 @@ class SegmentFiles:
 
     Attributes:
         name: ``source`` or ``target``, for people.
-        compacted: Topics, as the site calls them, of which some offsets may be gone.
+        compacted: Topics, under the site's own names, of which some offsets may be gone.
     """
 
     name: str
@@ -52,10 +53,10 @@ class SegmentFiles:
     compacted: Set[str]
 
     def ends(self, wanted: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where logs end here for who reads what is committed, as far as their last files tell.
+        """Where logs end here for a ``read_committed`` consumer, as far as their last files tell.
 
         Raises:
-            UsageError: Something is no log directory, or a partition is in none of them.
+            UsageError: One of the folders is no log directory, or a partition is in none of them.
             SegmentsError: A folder or its last file cannot be read.
         """
         logs = {tp: open_log(path, has_gaps=True) for tp, path in find(self.folders, wanted).items()}
@@ -65,7 +66,7 @@ class SegmentFiles:
         """A frame of records, as :func:`spark_jobs.kafka_source.read` returns it.
 
         Raises:
-            UsageError: Something is no log directory, or a partition is in none of them.
+            UsageError: One of the folders is no log directory, or a partition is in none of them.
             SegmentsError: A folder cannot be read, or does not hold what is wanted.
         """
         paths = find(self.folders, ranges)
@@ -83,7 +84,11 @@ class SegmentFiles:
 
 
 def _bounded(log: SegmentLog, wanted: Range) -> Range:
-    """What is wanted, with an end: without one it goes as far as a consumer could read now."""
+    """What is wanted, with an end; by default that up to which a ``read_committed`` consumer could read now.
+
+    Raises:
+        SegmentsError: The log ends before it starts, or is damaged.
+    """
     if wanted.end < ALL.end:
         return wanted
     end = stable_end(log, wanted.start)
@@ -117,7 +122,7 @@ class SegmentSource(DataSource):
     def schema(self) -> str:
         return _SCHEMA
 
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # its name is asked for
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  # the interface has it
         return _Reader(json.loads(self.options[TASKS]))
 
 

@@ -1,7 +1,7 @@
 """Which records belong to aborted transactions, going by the markers in the log itself.
 
-A transaction ends with the next marker of its producer. That stands behind its last record, often in what is
-read anyway, sometimes behind it or in a later file; ``.txnindex`` files are not needed.
+A transaction ends with the next marker of its producer. The marker follows the last record, often within what
+is read anyway, sometimes after it or in a later file; ``.txnindex`` files are not needed.
 
 Sources: KIP-98 (transactions and their markers).
 """
@@ -33,7 +33,7 @@ def is_transactional(header: BatchHeader) -> bool:
 
 
 class Decisions:
-    """How transactions end; looks ahead in the log as far as it must."""
+    """How transactions end; looks ahead in the log as far as necessary."""
 
     def __init__(self, log: SegmentLog) -> None:
         self._log = log
@@ -41,10 +41,10 @@ class Decisions:
         self._markers: defaultdict[int, deque[Marker]] = defaultdict(deque)
 
     def is_aborted(self, found: Found) -> bool:
-        """Whether a batch of records is one of an aborted transaction; batches in order.
+        """Whether a batch belongs to an aborted transaction. Batches must come in order.
 
         Raises:
-            SegmentsError: The log ends before its transaction does.
+            SegmentsError: The log ends before the transaction does, or is damaged.
         """
         if not is_transactional(found.header):
             return False
@@ -69,21 +69,25 @@ class Decisions:
 
 
 def marker_of(found: Found) -> Marker | None:
-    """The marker in a batch, if there is one; the cleaner leaves some batches empty."""
+    """The marker in a batch, if there is one; the cleaner leaves some batches empty.
+
+    Raises:
+        SegmentsError: A control batch with records holds no marker.
+    """
     header = found.header
     if not (is_control(header) and is_transactional(header) and header.records):
         return None
     try:
         return Marker(found.base_offset, aborts(found.view))
     except IndexError as error:
-        raise SegmentsError(f"{found.path}, position {found.position}: there is no marker in it") from error
+        raise SegmentsError(f"{found.path}, position {found.position}: it holds no marker") from error
 
 
 def stable_end(log: SegmentLog, start: int) -> int:
-    """Where the log ends for who reads what is committed: at its first open transaction, if there is one.
+    """Where the log ends for a ``read_committed`` consumer: at its first open transaction, if there is one.
 
     Args:
-        start: All transactions that began before have ended.
+        start: Transactions that began before this offset are taken to have ended.
 
     Raises:
         SegmentsError: Something in the log is missing or damaged.

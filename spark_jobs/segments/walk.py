@@ -1,8 +1,8 @@
 """Walk over the batches of a log as they lie in its files, and take nothing for granted.
 
-Offsets come without a hole, or an error names the file, the position and the offset: a batch whose CRC does
-not match, a file that is missing or cut off. What is cut off at the end of the last file was being written:
-the log ends before it.
+Offsets come without a hole, or an error names the file, the position and the offset: a CRC does not match, or
+a file is missing or cut off. A torn batch at the end of the last file was being written: the log ends before
+it.
 
 Sources: Kafka's ``FileRecords`` and ``OffsetIndex``; KIP-98 (format v2), KIP-32 (older ones).
 """
@@ -32,16 +32,16 @@ from mirror.kafka.record_batch import (
 from spark_jobs.segments.logs import Segment, SegmentLog, SegmentsError, damaged
 
 FIRST_BYTES, CHUNK_BYTES = 64 << 10, 4 << 20
-"""Read at once, first and later: little may be wanted, or much."""
+"""Bytes of the first read and of later ones: what is wanted may be little or much."""
 _ENTRY = struct.Struct(">ii")
 
 
 class Found(NamedTuple):
-    """A batch that is whole.
+    """A whole batch.
 
     Attributes:
         base_offset: Of its first record; the header of an old format has that of the last.
-        old: Its records, if it is of an old format.
+        old: Its records, if it is of an old format; else empty.
     """
 
     path: Path
@@ -54,10 +54,10 @@ class Found(NamedTuple):
 
 
 class Walk:
-    """The batches of a log that hold an offset or stand behind it, in order.
+    """The batches of a log in order, from the one that holds an offset on.
 
     Attributes:
-        covered: From the first offset up to here nothing is missing.
+        covered: From the first offset up to here, not included, nothing is missing.
         log_end: Where the log ends, once the walk has got there.
     """
 
@@ -90,7 +90,7 @@ class Walk:
     def _batches(
         self, file: int, segment: Segment, position: int, next_base: int | None
     ) -> Generator[Found, None, int]:
-        """Answers where the last whole batch ends."""
+        """Returns the position where the last whole batch ends."""
         path, before = segment.path, segment.base_offset
         for at, header, view in _whole_batches(file, position):
             try:
@@ -111,7 +111,7 @@ class Walk:
 
     def _checked(self, path: Path, at: int, header: BatchHeader, view: memoryview) -> Found:
         if header.magic < 0:
-            raise UnreadableBatchError(header.base_offset, "its header is of no message format known")
+            raise UnreadableBatchError(header.base_offset, "its header has an unknown message format")
         if header.magic == MAGIC_V2:
             _check(header, view)
             return Found(path, at, header, view, header.base_offset, header.next_offset, [])
@@ -123,10 +123,10 @@ class Walk:
         return Found(path, at, header, view, first, next_offset, records)
 
     def _reach(self, offset: int, path: Path, position: int) -> None:
-        """Something begins at an offset.
+        """Note that a batch or a file begins at an offset.
 
         Raises:
-            SegmentsError: There is nothing before it, and should be.
+            SegmentsError: Offsets before it are missing, and the log has no gaps.
         """
         if self.covered < offset and not self._log.has_gaps:
             raise SegmentsError(
@@ -174,7 +174,7 @@ def _opened(log: SegmentLog, segment: Segment) -> Iterator[int]:
 
 
 def _whole_batches(file: int, position: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Each with its position, up to where the file ends, in a torn batch perhaps, or in zeros."""
+    """Each with its position, up to the end of the file; it may end in a torn batch or in zeros."""
     size = FIRST_BYTES
     while data := os.pread(file, size, position):
         start = position
@@ -191,9 +191,9 @@ def _whole_batches(file: int, position: int) -> Iterator[tuple[int, BatchHeader,
 
 
 def _position(file: int, segment: Segment, offset: int) -> int:
-    """Where to begin for an offset, at a batch: what stands before it has lower ones.
+    """The position of a batch at which to begin for an offset: all batches before it have lower ones.
 
-    The index is believed only so far as the batch it leads to says the same.
+    An index entry counts only if the batch it points to confirms it; else the result is 0.
     """
     position = _indexed(segment, offset)
     header = os.pread(file, HEADER_BYTES, position)
@@ -204,7 +204,7 @@ def _position(file: int, segment: Segment, offset: int) -> int:
 
 
 def _indexed(segment: Segment, offset: int) -> int:
-    """The position of the last entry with this offset or a lower one; 0 where there is none."""
+    """The position in the last index entry with this offset or a lower one; 0 where there is none."""
     try:
         file = os.open(segment.path.with_suffix(".index"), os.O_RDONLY)
     except FileNotFoundError:

@@ -168,7 +168,7 @@ async def test_a_right_taken_anew_begins_with_reading(log: LogPort) -> None:
     await theirs.put({"a": b"2"})
     writer = (7, 2)
 
-    with pytest.raises(StateTakenOverError, match="taken anew"):
+    with pytest.raises(StateTakenOverError, match="taken again"):
         await ours.put({"b": b"1"})
 
     assert await ours.load() == {"a": b"2"}
@@ -698,5 +698,5 @@ async def test_a_batch_that_is_not_whole_is_not_passed_over() -> None:
     log = TornLog()
     await log.append(log.encode([(0, b"a", b"value")]))
 
-    with pytest.raises(StateUnavailableError, match="not whole"):
+    with pytest.raises(StateUnavailableError, match="incomplete"):
         await TopicStore(log).load()

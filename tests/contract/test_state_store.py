@@ -386,7 +386,7 @@ async def test_a_log_that_cannot_be_read_to_its_end_is_not_taken_for_a_short_one
     await store.put({"b": b"1"})
     del log.batches[1]
 
-    with pytest.raises(StateUnavailableError, match="up to offset 1 only, it ends at 2"):
+    with pytest.raises(StateUnavailableError, match="only up to offset 1, but ends at 2"):
         await TopicStore(log).load()
 
 

@@ -301,7 +301,7 @@ async def test_what_is_on_too_few_replicas_is_not_called_copied(tmp_path: Path, 
 
             def is_said() -> bool:
                 seen.append(orders(mirror))
-                return "not on all replicas" in seen[-1]["detail"]
+                return "not on all in-sync replicas" in seen[-1]["detail"]
 
             await mirror.wait_for(is_said, "it is said", 120)
             stuck = seen[-1]

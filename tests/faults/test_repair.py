@@ -359,7 +359,7 @@ async def test_plans_that_do_not_fit_are_refused_before_anything_is_written(
         done = await flow.repair("--apply")
         return done.code, done.stderr
 
-    assert await refusal(flow="north") == (2, Contains("the plan is about flow north"))
+    assert await refusal(flow="north") == (2, Contains("the plan is for flow north"))
     assert await refusal(target_cluster_id="elsewhere") == (4, Contains("elsewhere"))
     assert await refusal(made_at_ms=FIRST_MS - 7 * 3_600_000) == (2, Contains("reconcile"))
     assert await refusal(schema=99) == (2, Contains("no plan"))

@@ -233,7 +233,7 @@ async def test_a_foreign_write_under_a_running_mirror_is_found_and_never_forgott
 
     again = await twinsite(*once(source, target, name, name), work_dir=tmp_path)
 
-    assert "target offset 20 and became 21" in found["detail"]
+    assert "landed at target offset 21 instead of 20" in found["detail"]
     assert again.code == 3, again.stderr
     assert partition(again.document["partitions"], name)["state"] == "DIVERGED"
     assert watermarks(target.bootstrap, name) == {0: (0, 26), 1: (0, 75)}

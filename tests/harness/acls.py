@@ -52,7 +52,7 @@ def grants_on_the_page(*, without: Sequence[str] = (), only: Sequence[str] = ())
 
     Args:
         without: Titles of sections whose commands are left out.
-        only: Titles of the sections that count; all where there are none.
+        only: Titles of the sections that count; empty: all.
     """
     sections = re.split(r"^#+ (.*)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     chosen = set(only or sections[1::2]) - set(without)
@@ -61,7 +61,7 @@ def grants_on_the_page(*, without: Sequence[str] = (), only: Sequence[str] = ())
 
 
 def rights_on_the_page() -> dict[str, tuple[str, str]]:
-    """The table of requests: API to operation and kind of resource."""
+    """The page's table of requests: from API to operation and kind of resource."""
     return {
         row["apis"]: (row["operation"], row["kind"]) for row in ROW.finditer(PAGE.read_text(encoding="utf-8"))
     }

@@ -1,4 +1,4 @@
-"""Says whether a copy is exact, with nothing of the project in it.
+"""Says whether a copy is exact, using no code of the project.
 
 Both logs are read with confluent-kafka as any consumer would (read_committed), one
 partition at a time, and compared record by record while they stream; memory stays flat
@@ -53,7 +53,7 @@ def read_partition(bootstrap: str, topic: str, partition: int) -> Iterator[Recor
     """All committed records of a partition up to the log end it has now, in order.
 
     Raises:
-        ReadStalledError: Nothing came for :data:`READ_SECONDS`.
+        ReadStalledError: Nothing came for :data:`READ_SECONDS`, or reading failed.
     """
     with _consumer(bootstrap) as consumer:
         where = TopicPartition(topic, partition, OFFSET_BEGINNING)
@@ -79,7 +79,7 @@ def read_together(
     """All committed records of many small partitions, by one consumer; it all stays in memory.
 
     Raises:
-        ReadStalledError: Nothing came for :data:`READ_SECONDS`.
+        ReadStalledError: Nothing came for :data:`READ_SECONDS`, or reading failed.
     """
     found: dict[tuple[str, int], list[Record]] = {where: [] for where in partitions}
     unread = set(found)
@@ -112,7 +112,7 @@ def _record(message: Message) -> Record:
 
 
 def watermarks(bootstrap: str, topic: str, isolation_level: str = COMMITTED) -> dict[int, tuple[int, int]]:
-    """Log start and end of every partition; what is committed ends where a transaction is open."""
+    """Log start and end of every partition; with ``read_committed`` the end is the last stable offset."""
     with _consumer(bootstrap, isolation_level) as consumer:
         partitions = consumer.list_topics(topic, timeout=READ_SECONDS).topics[topic].partitions
         return {

@@ -4,7 +4,7 @@
 
     with Twinsite.run("mirror", ..., environment=clock_off_by(hours=3)) as mirror: ...
 
-The monotonic clock stays as it is. Not for Java, which reads the clock past the C library in places.
+The monotonic clock stays as it is. Not for Java, which in places reads the clock without the C library.
 
 Sources: libfaketime's README.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 LIBRARIES = Path("/usr/lib")
 LIBRARY = next(iter(sorted(LIBRARIES.glob("*/faketime/libfaketimeMT.so.1"))), None)
-"""The one for programs with threads; None where it is not installed."""
+"""The library for programs with threads; None where it is not installed."""
 
 
 def clock_at(when: datetime) -> dict[str, str]:
@@ -25,7 +25,7 @@ def clock_at(when: datetime) -> dict[str, str]:
 
 
 def clock_off_by(*, hours: int) -> dict[str, str]:
-    """The environment of a process whose clock is so many hours ahead, or behind where they are negative."""
+    """The environment of a process whose clock is this many hours ahead; negative: behind."""
     return _clock(f"{hours:+d}h")
 
 

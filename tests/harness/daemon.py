@@ -1,4 +1,4 @@
-"""Processes that serve clients: which ports they have, how one is waited for, and what can happen to it."""
+"""Processes that serve clients: their ports, how to wait for them, and what can happen to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST = "127.0.0.1"
 READY_SECONDS = 60.0
 POLL_SECONDS = 0.05
 PORTS = range(18_000, 32_000)
-"""Below the ports the kernel gives to clients, so that nobody takes one while its broker is down."""
+"""Below the kernel's ephemeral ports, so that no client takes one while its broker is down."""
 PORTS_HELD = 500
 _taken: deque[socket.socket] = deque()
 
@@ -28,10 +28,10 @@ class NotReadyError(Exception):
 
 
 async def until(condition: Callable[[], bool], what: str, seconds: float = READY_SECONDS) -> None:
-    """Ask again and again, in a thread, until the answer is yes.
+    """Check a condition, in a thread, until it is true.
 
     Raises:
-        NotReadyError: It never was; says what was waited for.
+        NotReadyError: It was not true in time; says what was waited for.
     """
     deadline = asyncio.get_running_loop().time() + seconds
     while not await asyncio.to_thread(condition):
@@ -41,10 +41,13 @@ async def until(condition: Callable[[], bool], what: str, seconds: float = READY
 
 
 def free_ports(count: int, among: range = PORTS) -> list[int]:
-    """Different ports nobody listens on, outside the kernel's own range.
+    """Different ports on which nothing listens, outside the kernel's ephemeral range.
 
-    They are ours while whatever is given them starts, is down, and starts again: other processes, of this run
-    and of others, take none of the last :data:`PORTS_HELD` of anybody.
+    They are reserved, also while the process that gets one is down: other processes, of this run and of
+    others, take none of the last :data:`PORTS_HELD` of any process.
+
+    Raises:
+        NotReadyError: There are fewer.
     """
     found: list[int] = []
     for port in random.SystemRandom().sample(among, len(among)):
@@ -68,7 +71,9 @@ def _is_free(port: int) -> bool:
 
 
 def _take(port: int) -> bool:
-    """Whether nobody else has: a name in the abstract namespace has one owner, and ends with its process."""
+    """Reserve a port; False where it is reserved already. A name in the abstract namespace has one owner, and
+    ends with its process.
+    """
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0twinsite-test-port-{port}")
@@ -87,7 +92,7 @@ class Site:
 
     Attributes:
         host: The address they listen on.
-        inside: What their command is put behind, as to run at the far end of a link.
+        inside: A prefix of their command, as to run at the far end of a link.
     """
 
     host: str = HOST
@@ -98,7 +103,7 @@ HERE = Site()
 
 
 class Daemon:
-    """A process that serves clients at a place of its own, where it can be killed, frozen and started again.
+    """A process that serves clients, and can be killed, frozen and started again.
 
     Args:
         name: What error messages call it.
@@ -129,11 +134,19 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """Process id of the JVM."""
+        """Its process id.
+
+        Raises:
+            JavaFailedError: It does not run.
+        """
         return self._alive().pid
 
     def launch(self) -> None:
-        """Start the process and do not wait."""
+        """Start the process and do not wait.
+
+        Raises:
+            JavaFailedError: It runs already.
+        """
         if self.running:
             raise JavaFailedError(f"{self.name} runs already")
         self._process = spawn(self._command, self.output)
@@ -158,7 +171,7 @@ class Daemon:
             raise JavaFailedError(f"{self.name} ended at its start\n{tail(self.output)}")
 
     async def stop(self) -> None:
-        """Shut down in an orderly way: a broker hands over leadership and closes its logs clean."""
+        """Shut down in an orderly way: a broker hands over leadership and closes its logs cleanly."""
         process = self._alive()
         process.terminate()
         await asyncio.to_thread(process.wait, READY_SECONDS)
@@ -197,5 +210,5 @@ class Daemon:
         return self._process
 
     def _serves(self) -> bool:
-        """Whether clients are served now; asked again and again at a start."""
+        """Whether clients are served now; called repeatedly during a start."""
         raise NotImplementedError

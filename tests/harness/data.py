@@ -29,20 +29,20 @@ class Row:
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
     timestamp_ms: int = 0
-    """0 takes the clock's time."""
+    """0: the present time."""
     partition: int = -1
-    """-1 takes the key's partition."""
+    """-1: chosen by the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """Records of a transaction that was given up: offsets that nobody sees, and that of its marker."""
+    """Records of an aborted transaction: offsets that consumers do not see, and that of its marker."""
 
     records: int
 
 
 class Edge(Enum):
-    """Where a transaction begins, which takes no offset, and its marker."""
+    """The beginning of a transaction, which takes no offset, and its commit marker, which takes one."""
 
     BEGIN = "begin"
     COMMIT = "commit"

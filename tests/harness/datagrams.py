@@ -1,7 +1,7 @@
-"""Datagrams sent at a rate, and when each was sent and came: what a link does without the help of TCP.
+"""Datagrams sent at a rate, and when each was sent and came: what a link does without TCP.
 
-One process sends them, another one takes them at the other end. Both have the same clock, as both run on this
-machine, and the kernel notes when a datagram came, so that a busy processor does not make it late.
+One process sends them, another one receives them at the other end. Both have the same clock, as both run on
+this machine, and the kernel notes when a datagram came, so that a busy processor does not make it late.
 
 It needs root, as the link does. Source: socket(7).
 """
@@ -25,17 +25,17 @@ HEADER_BYTES = 28
 """Of IP and UDP, before what a datagram holds."""
 ROOM_BYTES = 32 << 20
 SILENT_SECONDS = 0.3
-"""So long after the last one there comes none any more, once all have been sent."""
+"""Once all have been sent, none comes any more after a silence this long."""
 SO_RCVBUFFORCE, SO_TIMESTAMPNS = 33, 35
-"""Of Linux; Python has no names for them."""
+"""Linux's; Python has no names for them."""
 _SENT = struct.Struct("=qq")
-"""Its number, and when it was sent."""
+"""The number of a datagram, and when it was sent, in nanoseconds."""
 _CAME_AT = struct.Struct("=qq")
 
 
 @dataclass(frozen=True, slots=True)
 class Datagram:
-    """One that came; numbered as sent, seconds since 1970, and bytes with all headers."""
+    """A datagram that came: numbered as sent, times in seconds since 1970, and bytes with all headers."""
 
     number: int
     sent_at: float
@@ -52,12 +52,12 @@ def sent_over(
     sender: Sequence[str] = (),
     taker: Sequence[str] = (),
 ) -> list[Datagram]:
-    """Send so many datagrams to an address, and answer those that came there, in that order.
+    """Send ``count`` datagrams to an address; returns those that came there, in the order in which they came.
 
     Args:
         packet_bytes: Of each, with all headers.
         rate: Bytes a second.
-        sender, taker: What the commands at both ends are put behind.
+        sender, taker: Prefixes of the commands at both ends, as to run them in a network namespace.
     """
     run = sys.executable, "-m", "tests.harness.datagrams"
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -75,7 +75,7 @@ def sent_over(
 
 
 def send(to: tuple[str, int], packet_bytes: int, rate: float, count: int) -> None:
-    """Each is sent when it is due, or at once where that was before."""
+    """Send each datagram when it is due, or at once where it is late."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM_BYTES)
         sock.connect(to)
@@ -87,7 +87,7 @@ def send(to: tuple[str, int], packet_bytes: int, rate: float, count: int) -> Non
 
 
 def take(at: str) -> list[tuple[int, float, float, int]]:
-    """Say where datagrams are taken, and take them until no more come after standard input has ended."""
+    """Print the port, and receive datagrams until no more come after standard input has ended."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, ROOM_BYTES)
         sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)

@@ -6,8 +6,8 @@
         source = KafkaCluster.prepare(..., site=far.brokers)
         with running_relay(source, tmp_path, site=far.relays) as relay: ...
 
-Over the link goes what a mirror reads through its relays, and nothing else: brokers of the source run here,
-and the relays, which stand in the far site, reach them without it.
+Only what a mirror reads through its relays goes over the link: the source's brokers run here, and the relays,
+which run in the far site, reach them without it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FarSite:
     _link: Wan | None = None
 
     def crossed(self) -> int | None:
-        """Bytes that have come over the link so far, headers and all; None where nobody counts them."""
+        """Bytes that have come over the link so far, headers and all; None where there is no link."""
         return self._link.counted()[0].bytes if self._link is not None else None
 
 
@@ -49,7 +49,7 @@ class FarSite:
 def far_site(*, mbit_per_second: float, one_way_seconds: float) -> Iterator[FarSite]:
     """The site at the other end of an emulated link where there can be one, else next door.
 
-    What the link carries in a round trip may wait in front of it.
+    Its queue holds what it carries in a round trip.
     """
     with ExitStack() as stack:
         reason = why_not()

@@ -1,11 +1,11 @@
-"""Java processes of one test run: where the jars are, how one is started, and that none outlives us.
+"""Java processes of one test run: where the jars are, how one is started, and how none outlives us.
 
 Jars lie where ``scripts/bootstrap`` puts them, ``.cache/kafka/<version>/jars``; the
 environment variable ``TWINSITE_CACHE`` names another folder than ``.cache``.
 
 A process started here is killed by the kernel when the *thread* that started it ends
-(PR_SET_PDEATHSIG), so start from the main thread, not from a worker. One whose parent was gone
-before the kernel had been asked gives up by itself.
+(PR_SET_PDEATHSIG), so start from the main thread, not from a worker. A process whose parent
+is gone before that is set up ends by itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BENCHMARK_JVM = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
 TAIL_BYTES = 4000
 
 _STILL_OURS = '[ "$PPID" = "$0" ] && exec "$@"'
-"""Run by a shell that already asked to die with its parent: go on if that parent, ``$0``, is still there."""
+"""Run by a shell that has asked to die with its parent: go on if that parent, ``$0``, is still there."""
 
 _LOG4J_1 = """\
 log4j.rootLogger={level}, out
@@ -74,7 +74,7 @@ def kafka_jars(version: str) -> Path:
         version: One of :data:`RELEASES`, or a full version.
 
     Raises:
-        JarsMissingError: Nobody has downloaded them yet.
+        JarsMissingError: They have not been downloaded yet.
     """
     folder = cache_folder() / "kafka" / RELEASES.get(version, version) / "jars"
     if not any(folder.glob("kafka-clients-*.jar")):
@@ -83,7 +83,7 @@ def kafka_jars(version: str) -> Path:
 
 
 def logging_flag(version: str, folder: Path, level: str = "WARN") -> str:
-    """Write a logging configuration into a folder; answers the JVM flag that uses it.
+    """Write a logging configuration into a folder; returns the JVM flag that uses it.
 
     Kafka up to 3 logs with the first generation of log4j, Kafka 4 with the second.
     """

@@ -7,8 +7,8 @@
         await source.broker(2).kill()
         await source.broker(2).restart()
 
-Nodes are numbered from 1 and keep their ports over restarts. An even number of nodes
-has one voter less than nodes, so a cluster of two survives the loss of node 2, one of
+Nodes are numbered from 1 and keep their ports over restarts. Of an even number of nodes
+the last one does not vote, so a cluster of two survives the loss of node 2, a cluster of
 three that of any node. At the end nodes are killed, not stopped: their data goes with
 the work folder.
 """
@@ -54,7 +54,7 @@ class KafkaCluster:
     """A running cluster; made by :meth:`start`.
 
     Attributes:
-        told_of_relays: How often somebody was told through which to reach one of them.
+        told_of_relays: How often relays were handed out in place of brokers, by all clusters together.
     """
 
     told_of_relays = 0
@@ -144,14 +144,14 @@ class KafkaCluster:
         return ",".join(broker.address for broker in self.brokers)
 
     def through(self, relays: Sequence[str]) -> KafkaCluster:
-        """The same cluster, which mirrors are told to reach through relays."""
+        """The same cluster, for mirrors that reach it through relays."""
         relayed = copy.copy(self)
         relayed._relays = relays
         return relayed
 
     @property
     def relays(self) -> Sequence[str]:
-        """Through which mirrors are to reach it; none: directly."""
+        """The relays through which mirrors reach it; empty: directly."""
         KafkaCluster.told_of_relays += bool(self._relays)
         return self._relays
 
@@ -225,7 +225,7 @@ class KafkaCluster:
         return {key: entry.value for key, entry in entries.items()}
 
     async def alter_topic(self, name: str, config: Mapping[str, object | None]) -> None:
-        """Set settings of a topic, ``None``: back to the default; returns when all running nodes say so."""
+        """Change settings of a topic, ``None``: to the default; returns when all running nodes have them."""
         resource = ConfigResource(
             ResourceType.TOPIC,
             name,
@@ -260,6 +260,10 @@ class KafkaCluster:
 
         Args:
             before: The offset by partition.
+
+        Raises:
+            KafkaException: The broker refused, or still did not lead after :data:`READY_SECONDS`.
+            NotReadyError: The logs start elsewhere afterwards.
         """
         leaders = retry_if_exception(_no_leader_yet)
         for attempt in Retrying(retry=leaders, wait=ASK_AGAIN, stop=GIVE_UP, reraise=True):
@@ -270,7 +274,7 @@ class KafkaCluster:
             raise NotReadyError(f"{topic} starts at {starts} after records before {before} were deleted")
 
     async def topic_id(self, name: str) -> uuid.UUID:
-        """The id the cluster gave this topic when it was made."""
+        """The id the cluster gave this topic when it was created."""
         futures = self.admin.describe_topics(TopicCollection([name]))
         described = await asyncio.wrap_future(futures[name])
         high, low = (

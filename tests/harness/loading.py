@@ -1,7 +1,7 @@
-"""Records are written to a topic: as they are, in transactions, or offset by offset.
+"""Write records to a topic: as they are, in transactions, or offset by offset.
 
 All loaders write with confluent-kafka and return when every record is acknowledged by
-all in-sync replicas; a record that is not raises :class:`NotLoadedError`.
+all in-sync replicas; they raise :class:`NotLoadedError` for a record that is not.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ FLUSH_SECONDS = 120.0
 QUEUE_KIB = 65536
 """The most a loader holds in memory."""
 UNTIL_FULL_MS = 10_000
-"""So long a batch waits to be full, or flushed, where it is settled what is in it: a loader that gets no
-processor for some milliseconds ends none sooner.
+"""How long a batch waits to be full, or flushed, where its contents are settled: so a loader that gets no
+processor for some milliseconds ends none too early.
 """
 
 
@@ -31,7 +31,7 @@ def load(bootstrap: str, topic: str, rows: Iterable[Row], codec: str = "none", *
     Args:
         codec: One of :data:`CODECS`.
         settings: More settings of the producer, dots written as underscores. With ``batch_num_messages`` all
-            batches have so many but the last of a partition.
+            batches have that many records, except the last of a partition.
 
     Returns:
         How many were written.
@@ -80,7 +80,7 @@ def load_transactions(
 ) -> int:
     """Write records in transactions; every ``aborted_every``-th is written, aborted, and written again.
 
-    What is in a transaction is one batch of each partition, if it fits.
+    A transaction writes one batch to each partition, if it fits.
 
     Returns:
         How many records were committed; they can be read.
@@ -109,7 +109,7 @@ def load_aborted(bootstrap: str, topic: str, count: int) -> None:
 
 
 def load_log(bootstrap: str, topic: str, entries: Iterable[Entry]) -> None:
-    """Write partition 0 of a log as it is told, offset by offset; no transaction is left open.
+    """Write partition 0 of a log offset by offset, as its entries say; they must leave no transaction open.
 
     Raises:
         NotLoadedError: A marker was not written, or something else was.
@@ -146,7 +146,7 @@ def _reader(bootstrap: str, isolation: str) -> Consumer:
 
 
 def _wait_for_markers(bootstrap: str, topic: str) -> None:
-    """Until whoever reads what is committed sees all that is there now."""
+    """Wait until a ``read_committed`` consumer sees all that is there now."""
     written, committed = _reader(bootstrap, "read_uncommitted"), _reader(bootstrap, "read_committed")
     for partition in written.list_topics(topic, FLUSH_SECONDS).topics[topic].partitions:
         where = TopicPartition(topic, partition)
@@ -161,7 +161,7 @@ def _wait_for_markers(bootstrap: str, topic: str) -> None:
 
 
 def _wait_for_end(reader: Consumer, topic: str, end: int) -> None:
-    """Markers are written a little later than a producer is told."""
+    """Wait until the log ends there: markers are written a little after the producer's call returns."""
     deadline = time.monotonic() + FLUSH_SECONDS
     while (found := reader.get_watermark_offsets(TopicPartition(topic, 0), FLUSH_SECONDS)[1]) != end:
         if found > end or time.monotonic() > deadline:
@@ -170,7 +170,7 @@ def _wait_for_end(reader: Consumer, topic: str, end: int) -> None:
 
 
 def load_interleaved(bootstrap: str, topic: str, rows: Iterable[Row], producers: int = 3) -> int:
-    """Several transactional producers write in turns, all open at once; every third aborts in the end.
+    """Several transactional producers write in turns, all open at once; at the end every third one aborts.
 
     Returns:
         How many records were committed; they can be read.

@@ -1,4 +1,4 @@
-"""A flow's durable state where no broker is asked."""
+"""A flow's durable state without a broker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from checkpoint.store import apply
 
 
 class MemoryStore:
-    """A store that lives as long as the process: by the same promises as the one in a topic.
+    """A store that lives as long as the process, with the same promises as the one in a topic.
 
     Args:
         items: Shared with whoever passes it: two stores on one dict see each other's writes.

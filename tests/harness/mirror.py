@@ -43,7 +43,10 @@ FlowCondition = Callable[[FlowStatus], bool]
 async def watching(
     wanted: Settings, wait_seconds: float = WAIT_SECONDS
 ) -> AsyncIterator[Callable[[FlowCondition], Awaitable[None]]]:
-    """A mirror that runs; what is given waits until it is as wanted, for so long."""
+    """Run a mirror for the block; yields a function that waits until its status meets a condition.
+
+    The function raises ``TimeoutError`` after ``wait_seconds``.
+    """
     stop, heard = asyncio.Event(), asyncio.Event()
     last: list[FlowStatus] = []
 
@@ -67,7 +70,7 @@ async def watching(
 
 @asynccontextmanager
 async def running(wanted: Settings) -> AsyncIterator[Callable[[Condition], Awaitable[None]]]:
-    """A mirror that runs; what is given waits until its partitions are as wanted."""
+    """Like :func:`watching`, for conditions on its partitions."""
 
     def seen(status: FlowStatus) -> dict[int, PartitionStatus]:
         return {partition.partition: partition for partition in status.partitions}

@@ -1,7 +1,7 @@
 """MirrorMaker 2 as a dedicated process, from Kafka's own jars: what we compare ourselves with.
 
-:data:`DEFAULT` is MirrorMaker as it comes, :data:`TUNED` the settings its users find out
-after weeks. Both keep topic names and mirror into replication factor 1.
+:data:`DEFAULT` is MirrorMaker with its defaults, :data:`TUNED` has the settings its users
+find out after weeks. Both keep topic names and mirror into replication factor 1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MirrorMaker:
 
     Attributes:
         pid: Process id of its JVM.
-        output: The file with all it says.
+        output: The file with all its output.
     """
 
     pid: int
@@ -70,7 +70,7 @@ def mirror_maker(
 
     Args:
         topics: Its ``topics`` setting: regular expressions, joined by commas.
-        settings: Over what is needed to run at all; the clusters are called ``source`` and ``target``.
+        settings: They override what it needs to run; the clusters are called ``source`` and ``target``.
     """
     folder = work_dir / "mirror-maker"
     folder.mkdir(parents=True, exist_ok=True)

@@ -44,13 +44,13 @@ BASE_PROPERTIES: Mapping[str, object] = {
 }
 """Quick in everything that makes a test wait, small in everything that costs memory.
 
-Nothing expires unless a topic says so: test data has timestamps of its own. The log of metadata is
-written to when there is news, and every five seconds, not twice a second: a third of what an idle node does.
+Nothing expires unless a topic says so: test data has timestamps of its own. The metadata log is written to
+when there is news, and every five seconds, not twice a second: that was a third of what an idle node did.
 """
 
 
 def quiet_admin(bootstrap: str) -> AdminClient:
-    """An admin client that comes back quickly after a broker did, and prints nothing."""
+    """An admin client that reconnects quickly once a broker is back, and prints nothing."""
     return AdminClient(
         {
             "bootstrap.servers": bootstrap,
@@ -92,7 +92,7 @@ class Broker(Daemon):
 
 
 def new_id() -> str:
-    """A random id as Kafka writes them; never with a hyphen in front, which its tools take for an option."""
+    """A random id as Kafka writes them; never with a leading hyphen: its tools mistake that for an option."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         continue
     return text
@@ -153,7 +153,7 @@ def _write_storage(version: str, node: int, cluster_id: str, data: Path) -> None
 
 @functools.cache
 def _bootstrap_checkpoint(version: str) -> bytes:
-    """What Kafka's storage tool writes for a version beside the identity; the same for every node."""
+    """What Kafka's storage tool writes for a version, apart from the identity; the same for every node."""
     folder = Path(tempfile.mkdtemp(prefix="kafka-format-"))
     try:
         settings = {**BASE_PROPERTIES, **_node_properties(1, {1: (9092, 9093)}, folder)}

@@ -7,9 +7,9 @@
         load(old.bootstrap, "orders", rows, "gzip", **PRODUCER_0_9)
         await old.upgrade("0.10")
 
-An upgrade leaves the disk as it is: messages of both formats lie in one log then, as they do
-wherever a cluster is that old. These brokers know neither Kafka's admin clients nor API versions
-(0.9), so topics are made where their own tools would make them, in ZooKeeper.
+An upgrade leaves the disk as it is: one log then holds messages of both formats, as in every
+cluster that is that old. These brokers know no admin clients, and those of 0.9 no API versions,
+so topics are created where their own tools would create them, in ZooKeeper.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class OldKafka(Daemon):
         )
 
     async def upgrade(self, version: str) -> None:
-        """Go on as a broker of another version, on the same disk; returns when it serves clients."""
+        """Restart as a broker of another version, on the same disk; returns when it serves clients."""
         await self.stop()
         self._command = _command(version, self.folder, FAST_JVM)
         await self.start()

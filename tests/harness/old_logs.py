@@ -1,4 +1,4 @@
-"""Logs of a broker that was Kafka 0.9 once and 0.10 later, for newer brokers to serve.
+"""Logs of a broker that was upgraded from Kafka 0.9 to 0.10, for newer brokers to serve.
 
 Real producers wrote them, through real brokers of that time:
 
@@ -11,8 +11,8 @@ Real producers wrote them, through real brokers of that time:
     have gaps inside compressed sets.
 ``cleaned-across``
     was written by 0.9 and cleaned by 0.10, whose cleaner put messages of v0 into sets of v1 that claim to
-    have been appended at -1 (KAFKA-4298). Kafka's own consumers read them. librdkafka passes over some,
-    so :func:`written_across` says what is there.
+    have been appended at -1 (KAFKA-4298). Kafka's own consumers read them. librdkafka skips some, so
+    :func:`written_across` says what is there.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ RECORDS: Mapping[str, int] = {
     "codecs": 128,
     "old-producer": 64,
 }
-"""How many each log holds."""
+"""How many records each log holds."""
 
 CODECS: tuple[OldCodec, ...] = ("none", "gzip", "snappy", "lz4")
 START_MS = 1_400_000_000_000
 FILE_BYTES = 9_000
-"""Of a log that is cleaned: room for what is to be cleaned, not for what comes after it."""
+"""Size of a file of a log that is cleaned: room for what is to be cleaned, not for what comes after it."""
 
 _ROWS = [replace(row, timestamp_ms=START_MS + n) for n, row in enumerate(json_rows(40, 120))]
 _AGAIN = _ROWS[32:]
@@ -61,7 +61,7 @@ _ONE_BATCH: Mapping[str, Any] = {"linger_ms": 10_000, "batch_size": 900_000}
 
 
 def logs_of_old_brokers(folder: Path) -> dict[str, Files]:
-    """Every log by its name; brokers run if nobody has had them write the logs to this folder yet.
+    """Every log by its name; brokers run to write them only if the folder does not exist yet.
 
     Processes that share a folder wait for the first of them.
     """
@@ -121,7 +121,7 @@ def _create_topics(broker: OldKafka) -> None:
 
 
 def _load_both(broker: OldKafka, producer: Mapping[str, Any]) -> None:
-    """What is written by either version into the same log."""
+    """Write what both versions write into the same logs."""
     _load_codecs(broker, "codecs", producer)
     _load_codecs(broker, "append-time", producer)
     for codec in CODECS[1:]:
@@ -139,9 +139,9 @@ async def _load_and_clean(broker: OldKafka, topic: str, producer: Mapping[str, A
 
 
 def _load_repeated(broker: OldKafka, topic: str, producer: Mapping[str, Any]) -> None:
-    """One file of sets in which every second record comes again behind it, in the next one.
+    """Write one file of sets in which every second record comes again in the next set.
 
-    Uncompressed messages come first, as the cleaner of 0.10 stops at a set of both formats that does.
+    Uncompressed messages come first: the cleaner of 0.10 stops at a set of both formats that comes first.
     """
     for number, codec in enumerate(CODECS):
         rows = itertools.chain.from_iterable(zip(_once(number), _AGAIN, strict=True))
@@ -150,13 +150,13 @@ def _load_repeated(broker: OldKafka, topic: str, producer: Mapping[str, Any]) ->
 
 
 def _once(number: int) -> list[Row]:
-    """Those records of a set that its cleaner leaves, a tombstone among them."""
+    """The records of a set that the cleaner leaves, a tombstone among them."""
     rows = _ROWS[8 * number : 8 * number + 8]
     return [*rows[:3], replace(rows[3], value=None), *rows[4:]]
 
 
 async def _clean(broker: OldKafka, topic: str, producer: Mapping[str, Any]) -> None:
-    """Begin another file, so that the cleaner goes over the first; once, as it may stop at its own work."""
+    """Begin another file, so that the cleaner cleans the first; once, as it may stop at its own output."""
     load(broker.bootstrap, topic, _AFTER, **_ONE_BATCH, **producer)
 
     def is_clean() -> bool:

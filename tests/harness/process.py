@@ -29,7 +29,7 @@ from tests.harness.jvm import REPOSITORY, dying_with_us, freeze
 
 WAIT_SECONDS = 30.0
 NO_API = ("--api-port", "-1")
-"""Of a relay that has no port for people; several of them run on one machine here."""
+"""Options of a relay without a port for its API: several relays run on one machine here."""
 COMMAND = (sys.executable, "-m", "mirror.cli.main")
 
 
@@ -48,7 +48,7 @@ class Finished:
 
     @property
     def missing(self) -> str:
-        """What a copy that ended says of partitions that did not get there, and the end of its log."""
+        """What a copy that ended says about partitions that did not get there, and the end of its log."""
         parts = self.document["partitions"] if self.stdout.strip() else []
         told = Counter((p["state"], p["reason"], p["detail"]) for p in parts if not p["there"])
         return f"{len(parts)} partitions, of these not there: {told.most_common(9)}\n{self.stderr[-2000:]}"
@@ -91,7 +91,7 @@ class Twinsite:
             failpoints: Value of ``TWINSITE_FAILPOINTS``, e.g. ``produce_sent:3``.
             listen: Add ``--api-port`` with a free port, so that :meth:`status` works.
             checkout: Whose code runs.
-            inside: What the command is put behind, as to run at the far end of a link.
+            inside: A prefix of the command, as to run it at the far end of a link.
         """
         port = free_ports(1)[0] if listen else None
         options = ("--api-port", str(port)) if listen else ()
@@ -169,7 +169,7 @@ class Twinsite:
             return bytes(answer.read())
 
     def status(self) -> dict[str, Any]:
-        """The status document; an empty one while nobody answers."""
+        """The status document; an empty one while there is no answer."""
         try:
             document: dict[str, Any] = json.loads(self.get("/status"))
         except urllib.error.HTTPError as refused:
@@ -220,7 +220,7 @@ async def twinsite(
 
 
 def _environment(failpoints: str, more: Mapping[str, str]) -> dict[str, str]:
-    """Ours without settings of the mirror, which the shell of a developer may hold."""
+    """Our environment without settings of the mirror, which a developer's shell may hold, and with others."""
     ours = {key: value for key, value in os.environ.items() if not key.startswith("TWINSITE_")}
     armed = {"TWINSITE_FAILPOINTS": failpoints} if failpoints else {}
     return ours | armed | dict(more)

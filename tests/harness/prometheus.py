@@ -1,4 +1,4 @@
-"""Prometheus itself, which scrapes what a test lets run, and is asked what it made of it."""
+"""Prometheus itself, which scrapes what a test runs, and is asked what it has stored."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Prometheus(Daemon):
     """One that keeps exemplars, as Grafana asks for them.
 
     Args:
-        folder: Of its own, not there yet.
-        target: Whom it scrapes, ``HOST:PORT``.
+        folder: Its own, which does not exist yet.
+        target: What it scrapes, ``HOST:PORT``.
     """
 
     def __init__(self, folder: Path, target: str) -> None:
@@ -50,11 +50,11 @@ class Prometheus(Daemon):
             return json.load(answer)["data"]
 
     def healthy(self) -> bool:
-        """Whether it could read what it scraped last."""
+        """Whether its last scrape succeeded."""
         return [one["health"] for one in self.ask("targets")["activeTargets"]] == ["up"]
 
     def exemplars(self, metric: str) -> list[dict[str, str]]:
-        """Labels of all exemplars that it has kept of this hour."""
+        """Labels of all exemplars that it has kept, within an hour of now."""
         now = time.time()
         found = self.ask("query_exemplars", query=metric, start=now - AGO_SECONDS, end=now + AGO_SECONDS)
         return [one["labels"] for series in found for one in series["exemplars"]]

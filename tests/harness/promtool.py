@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 
 def promtool(arguments: Sequence[str], text: bytes = b"") -> str:
-    """Run ``promtool arguments...`` with ``text`` as its standard input; what it complains about.
+    """Run ``promtool arguments...`` with ``text`` as its standard input.
 
     Returns:
-        Its output; nothing when all is well with metrics.
+        Its output; empty if it has checked metrics and all is well.
 
     Raises:
-        AssertionError: It ended with a code; carries what it said.
+        AssertionError: It ended with a code other than 0; carries its output.
         FileNotFoundError: It is not installed; scripts/bootstrap does that.
     """
     done = subprocess.run(["promtool", *arguments], input=text, capture_output=True, timeout=30, check=False)

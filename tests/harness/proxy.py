@@ -1,4 +1,4 @@
-"""A stretch of network of our own, between a mirror and a relay: to cut it, or to spoil what passes.
+"""A TCP proxy between a mirror and a relay: it cuts connections, or spoils what passes.
 
 ::
 
@@ -20,12 +20,12 @@ RECEIVE_BYTES = 64 << 10
 
 
 class Last(bytes):
-    """What is still passed on before the connection is cut."""
+    """The last bytes that are passed on before the connection is cut."""
 
 
 Spoil = Callable[[int, int, bytes], bytes | Last]
-"""What is passed on of what has come. Told the connection, counted from 0, how many bytes have come before,
-and the bytes."""
+"""From the number of the connection, counted from 0, the number of bytes that came before, and the bytes that
+came now to the bytes that are passed on."""
 
 
 def _as_it_is(_: int, __: int, data: bytes) -> bytes:
@@ -33,12 +33,12 @@ def _as_it_is(_: int, __: int, data: bytes) -> bytes:
 
 
 class Proxy:
-    """Passes connections on; what goes either way is looked at.
+    """Passes connections on; functions decide what passes in either direction.
 
     Attributes:
         address: Where it listens.
-        connections: That were made so far.
-        cut: Numbers of those that it has cut itself, in this order: what came before was passed on.
+        connections: How many were made so far.
+        cut: Numbers of those that it has cut itself, in this order, after passing on what came before.
     """
 
     def __init__(self, to: str, spoil: Spoil, spoil_there: Spoil, host: str) -> None:
@@ -53,7 +53,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Listen no more; every connection ends."""
+        """Stop listening, and end every connection."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for sock in list(self._open):
@@ -102,7 +102,7 @@ class Proxy:
 def proxy(
     to: str, spoil: Spoil = _as_it_is, spoil_there: Spoil = _as_it_is, host: str = HOST
 ) -> Iterator[Proxy]:
-    """Pass on what goes to ``to`` as ``spoil_there`` says, and what comes back as ``spoil`` does.
+    """Pass on what goes to ``to`` through ``spoil_there``, and what comes back through ``spoil``.
 
     Args:
         host: The address of this machine on which it listens.

@@ -1,4 +1,4 @@
-"""What a cluster's operators allow one client: bytes a second."""
+"""Quotas of single clients, as operators set them: bytes a second."""
 
 from __future__ import annotations
 

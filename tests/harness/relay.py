@@ -5,7 +5,7 @@
     with running_relay(source, tmp_path) as relay:
         relayed = through(source, relay.address)
 
-A test that starts its source itself is told the way in by a fixture, ``way_in``, and runs both ways::
+A test that starts its source itself gets the way in from a fixture, ``way_in``, and so can run both ways::
 
     async with KafkaCluster.start(...) as cluster, way_in(cluster, tmp_path) as source: ...
 """
@@ -26,9 +26,9 @@ from tests.harness.process import Twinsite, events
 from tests.harness.wan import Wan
 
 AS_IF_FAR = ({"rate": "40 Gbit/s"},)
-"""Limits of a relay that hold nothing back: with any it compresses for mirrors that are next door, too."""
+"""Limits of a relay that hold nothing back: with any limit it compresses for mirrors next door, too."""
 WayIn = Callable[[KafkaCluster, Path], AbstractAsyncContextManager[KafkaCluster]]
-"""From a running cluster to one that mirrors are to read; the folder is for whatever it takes."""
+"""From a running cluster to one that mirrors read; the folder is for files that this takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ def running_relay(
     site: Site = HERE,
     **settings: object,
 ) -> Iterator[Relay]:
-    """A relay next to a cluster; not for where an event loop runs.
+    """A relay next to a cluster. Not to be used where an event loop runs.
 
     Args:
-        port: Where it listens; None: anywhere.
+        port: Where it listens; None: any free port.
         failpoints: Where it is killed; see :mod:`mirror.failpoints`.
         environment: Variables of its own.
         site: Where it runs.
-        settings: Its settings, beside the cluster.
+        settings: More of its settings, besides the cluster.
     """
     address = f"{site.host}:{port or free_ports(1)[0]}"
     file = work_dir / f"relay-{address.rpartition(':')[2]}.yaml"
@@ -84,11 +84,11 @@ def configured_relay(
     port: int | None = None,
     limits: Sequence[Mapping[str, object]] = (),
 ) -> Iterator[Relay]:
-    """A relay with a settings file and a port for people, which ``process`` asks.
+    """A relay with a settings file and a port for its API, which ``process`` asks.
 
     Args:
         listen: Its section of that name, without the address.
-        port: Where mirrors come in; None: anywhere.
+        port: Where mirrors connect; None: any free port.
         limits: As its settings have them.
     """
     address = f"127.0.0.1:{port or free_ports(1)[0]}"
@@ -106,12 +106,12 @@ def configured_relay(
 
 
 async def listens(process: Twinsite) -> None:
-    """Wait until a relay can be asked."""
+    """Wait until a relay listens."""
     await process.wait_for(lambda: bool(events(process.stderr, "relay_listens")), "the relay listens")
 
 
 def through(cluster: KafkaCluster, *relays: str) -> KafkaCluster:
-    """The same cluster; mirrors are told to reach it through relays, everybody else goes there directly."""
+    """The same cluster; mirrors reach it through relays, everything else directly."""
     return cluster.through(relays)
 
 
@@ -123,7 +123,7 @@ async def directly(cluster: KafkaCluster, _work_dir: Path) -> AsyncIterator[Kafk
 
 @asynccontextmanager
 async def through_its_relay(cluster: KafkaCluster, work_dir: Path) -> AsyncIterator[KafkaCluster]:
-    """A way in: a relay beside the brokers, which ends with the block."""
+    """A way in: a relay next to the brokers, which ends with the block."""
     address = f"{HERE.host}:{free_ports(1)[0]}"
     command = ("relay", "--cluster", cluster.bootstrap, "--listen", address)
     with Twinsite.run(*command, work_dir=work_dir, listen=False) as process:

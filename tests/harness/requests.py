@@ -1,4 +1,4 @@
-"""One request for each right: the smallest that a broker answers only to those who hold it.
+"""One request for each right: the smallest that a broker serves only to principals who hold it.
 
 All are kafka-python's generated messages, so that what is tried does not depend on our own wire code.
 """
@@ -28,7 +28,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 TOPIC, ANY = 2, 1
 HIGHEST = {"Fetch": 13, "Produce": 9, "ListOffsets": 7, "InitProducerId": 4, "WriteTxnMarkers": 1}
-"""Newer versions name topics differently or are for transactions."""
+"""The newest versions to use: later ones name topics differently or are for transactions."""
 
 
 class Requests:

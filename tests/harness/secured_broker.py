@@ -35,7 +35,7 @@ class SecuredBroker:
     """A running broker and everything needed to get in.
 
     Attributes:
-        stranger: An authority the broker knows nothing of.
+        stranger: An authority that the broker does not trust.
         session_seconds: How long a session lives on the listener ``SHORT``.
     """
 

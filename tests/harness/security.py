@@ -1,7 +1,7 @@
-"""Brokers that ask who is there: certificates, users and tokens made for one test run.
+"""Brokers that authenticate clients: certificates, users and tokens made for one test run.
 
 :class:`Authority` signs certificates, :class:`TokenIssuer` signs bearer tokens, and
-:class:`BrokerSecurity` says in a broker's own settings which listeners it opens beside
+:class:`BrokerSecurity` makes the settings of a broker that opens more listeners than
 the inner one: one broker with all of them serves a whole file of tests.
 
 Everything is written as PEM and JSON, which brokers read as they are.
@@ -33,11 +33,11 @@ LOGIN_MODULES = {
     "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
 }
 HOST, SECURED_HOST = "127.0.0.1", "localhost"
-"""Where the inner listeners and the others are: certificates are for a name."""
+"""Hosts of the inner listeners and of the others: certificates are issued for a name."""
 TOKEN_VALIDATOR = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
-"""A Java system property: without it brokers 4.x read keys from nowhere."""
+"""A Java system property: without it brokers 4.x do not read keys from any URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class TokenIssuer:
         self.key_set.write_text(json.dumps({"keys": [key]}))
 
     def token(self, subject: str, *, lives_seconds: float = 3600) -> str:
-        """A signed JSON Web Token; negative ``lives_seconds`` for one that has ended."""
+        """A signed JSON Web Token; negative ``lives_seconds`` for one that has expired."""
         now = time.time()
         claims: dict[str, str | int] = {
             "iss": self.issuer,
@@ -168,7 +168,7 @@ def _base64(data: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One more door of a broker.
+    """One more listener of a broker.
 
     Attributes:
         protocol: ``SSL``, ``SASL_PLAINTEXT`` or ``SASL_SSL``.
@@ -189,11 +189,11 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSecurity:
-    """The security settings of a broker: listeners beside the inner one, users, keys, authorizer.
+    """The security settings of a broker: listeners in addition to the inner one, users, keys, authorizer.
 
     Attributes:
         users: Names and passwords for PLAIN. SCRAM users live in the cluster: an admin client adds them.
-        super_users: With an authorizer: principals that may do anything; None leaves it switched off.
+        super_users: Principals that may do anything; None: there is no authorizer.
     """
 
     listeners: tuple[Listener, ...]
@@ -203,7 +203,7 @@ class BrokerSecurity:
     super_users: tuple[str, ...] | None = None
 
     def broker_properties(self, inner_port: int, controller_port: int) -> dict[str, str]:
-        """What makes a node of the harness open these listeners beside its own two.
+        """The settings with which a node of the harness opens these listeners in addition to its own two.
 
         Args:
             inner_port: The plain text listener, where everybody is ``User:ANONYMOUS``.
@@ -226,7 +226,7 @@ class BrokerSecurity:
         return properties
 
     def jvm_flags(self) -> tuple[str, ...]:
-        """What the broker's Java machine is to be started with, beside its usual flags."""
+        """Flags of the broker's JVM, in addition to its usual ones."""
         return (f"-D{ALLOWED_URLS}={self.tokens.key_set.as_uri()}",) if self.tokens else ()
 
     def _listener_properties(self, listener: Listener) -> dict[str, str]:

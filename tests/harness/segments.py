@@ -1,9 +1,9 @@
-"""A partition's files on a broker's disk: read batch by batch, written anew, damaged.
+"""A partition's files on a broker's disk: read batch by batch, replaced, damaged.
 
 :func:`serve_segments` puts bare ``.log`` files where a broker keeps a partition and
 lets it recover them, which is how a broker comes to hold batches no producer can send
 any more: :func:`old_message_set` writes those of formats v0 and v1. :func:`damage` flips
-a bit of a batch in place, as a failing disk would; brokers hand such a batch out unseen.
+a bit of a batch in place, as a failing disk would; brokers serve such a batch unchecked.
 :func:`mend` puts it back.
 
 Sources: KIP-31 (relative offsets), KIP-32 (timestamps), Kafka's ``LegacyRecord``.
@@ -44,7 +44,7 @@ _RECOVERED_FROM = (".kafka_cleanshutdown", "recovery-point-offset-checkpoint", "
 
 
 class Disks(Protocol):
-    """Whatever keeps partitions in folders."""
+    """Anything that keeps partitions in folders."""
 
     def log_dir(self, node: int = 1) -> Path:
         """Where a node keeps its partitions."""
@@ -62,17 +62,17 @@ class StoredBatch:
 
     @property
     def attributes(self) -> int:
-        """Codec, kind of time and what else the header of a v2 batch says in bits."""
+        """The attributes of a v2 batch, as bits: codec, timestamp type and so on."""
         return int.from_bytes(self.data[21:23], "big")
 
     @property
     def next_offset(self) -> int:
-        """Behind the last offset that a v2 batch stands for."""
+        """The offset after the last one that a v2 batch covers."""
         return self.offset + int.from_bytes(self.data[23:27], "big") + 1
 
     @property
     def producer_id(self) -> int:
-        """Of whoever has written a v2 batch; -1: of nobody who could be told apart."""
+        """The id of the producer of a v2 batch; -1: it was not idempotent."""
         return int.from_bytes(self.data[43:51], "big", signed=True)
 
     @property
@@ -104,7 +104,7 @@ def _batches(file: Path, data: bytes) -> Iterator[StoredBatch]:
 
 
 def cleaned_up_to(cluster: Disks, topic: str, partition: int = 0, node: int = 1) -> int:
-    """Where the part of a partition ends that a node's cleaner has been over; -1 before its first time."""
+    """The offset up to which a node's cleaner has cleaned a partition; -1 before its first time."""
     file = cluster.log_dir(node) / "cleaner-offset-checkpoint"
     lines = file.read_text().splitlines() if file.exists() else []
     offsets = [line.rsplit(" ", 1)[1] for line in lines if line.startswith(f"{topic} {partition} ")]
@@ -112,7 +112,7 @@ def cleaned_up_to(cluster: Disks, topic: str, partition: int = 0, node: int = 1)
 
 
 def is_clean(cluster: Disks, topic: str, partition: int = 0, node: int = 1) -> bool:
-    """Whether a node's cleaner has been over all but the segment that is written to."""
+    """Whether a node's cleaner has cleaned all but the active segment."""
     active = segments(cluster, topic, partition, node)[-1]
     return cleaned_up_to(cluster, topic, partition, node) == int(active.stem)
 
@@ -125,7 +125,7 @@ def damage(batch: StoredBatch, at: int = -1, bit: int = 0) -> None:
 
 
 def mend(batch: StoredBatch) -> None:
-    """Put a batch that was damaged back as it was read."""
+    """Write a damaged batch back as it was read."""
     _write(batch, batch.data)
 
 
@@ -150,10 +150,10 @@ async def serve_logs(cluster: KafkaCluster, topic: str, logs: Mapping[int, Files
 
 
 async def lose_ends(cluster: KafkaCluster, ends: Mapping[str, int], node: int = 1) -> None:
-    """Take the end off logs with one segment, as an older backup of the disk would have it.
+    """Cut off the end of logs with one segment, as an older backup of the disk would have them.
 
     Args:
-        ends: Of partition 0 of these topics; a batch begins there.
+        ends: The new end of partition 0, by topic; a batch must begin there.
     """
     async with _recovering(cluster, node):
         for topic, end in ends.items():
@@ -175,7 +175,7 @@ def rolled(files: Files) -> Files:
 
 @asynccontextmanager
 async def _recovering(cluster: KafkaCluster, node: int) -> AsyncIterator[None]:
-    """A node that is away, and afterwards has to find out from its files what it holds."""
+    """Stop a node for the block; afterwards it starts, and recovers its logs from their files."""
     broker = cluster.broker(node)
     await broker.stop()
     yield

@@ -25,7 +25,7 @@ from tests.harness.jvm import REPOSITORY, dying_with_us
 from tests.harness.process import COMMAND, WAIT_SECONDS
 
 _OTHERS = ("TWINSITE_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
-"""Variables of whoever runs the tests that would change what is seen."""
+"""Environment variables that would change what is seen."""
 
 
 class OnTerminal:
@@ -56,7 +56,7 @@ class OnTerminal:
                 raise NotReadyError(f"{what}: not seen\n{self.shown[-4000:]}")
 
     def finished(self, seconds: float = WAIT_SECONDS) -> int:
-        """Read to the end; answers the exit code.
+        """Read to the end; returns the exit code.
 
         Raises:
             NotReadyError: It still runs after that time.
@@ -93,7 +93,7 @@ def on_terminal(
     """Start ``twinsite args...`` at a terminal and kill it at the end of the block if it still runs.
 
     Args:
-        command: What stands for twinsite.
+        command: What is started in place of twinsite.
     """
     ours, theirs = pty.openpty()
     set_size(ours, lines, columns)
@@ -118,5 +118,5 @@ def on_terminal(
 
 
 def set_size(terminal: int, lines: int, columns: int) -> None:
-    """What a terminal emulator does when its window is drawn."""
+    """Set the size of a window, as a terminal emulator does when it is drawn."""
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))

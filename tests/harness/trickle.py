@@ -1,4 +1,4 @@
-"""A topic that is written evenly, and when each of its records was there: at the source, and in the copy.
+"""A topic that is written at an even rate, and when each of its records was at the source and in the copy.
 
 ::
 
@@ -6,8 +6,8 @@
         ...
         late = [one.read_at - one.acknowledged_at for one in records]
 
-The topic has one partition on either side and nothing in it. Producer and consumer are of this process, each
-in a thread of its own, so all moments are of one clock: monotonic, in seconds.
+The topic has one partition on either side and nothing in it. Producer and consumer run in this process, each
+in a thread of its own, so all times are of one clock: monotonic, in seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FLUSH_SECONDS, POLL_SECONDS = 30.0, 0.2
 class Written:
     """When a record was handed to the producer, acknowledged by the source, and read from the target.
 
-    What has not happened yet is infinitely far away.
+    The time of what has not happened yet is infinite.
     """
 
     handed_at: float
@@ -49,13 +49,13 @@ class Written:
 
 
 def came(records: Sequence[Written], count: int) -> bool:
-    """Whether so many of them, and with them all before, have been read."""
+    """Whether the first ``count`` records have been read."""
     return len(records) >= count and records[count - 1].read_at < math.inf
 
 
 @contextmanager
 def trickling(source: str, target: str, topic: str, per_second: float) -> Iterator[Sequence[Written]]:
-    """Write and read as long as the block lasts; yields the records, of which there are more and more.
+    """Write and read as long as the block lasts; yields the records, a list that grows.
 
     Args:
         source, target: Where the topic is written and read.
@@ -79,7 +79,7 @@ def trickling(source: str, target: str, topic: str, per_second: float) -> Iterat
 def _write(
     bootstrap: str, topic: str, per_second: float, records: list[Written], enough: threading.Event
 ) -> None:
-    """Acknowledgements are noted as they come: the producer is asked for them all the time between two."""
+    """Between two records the producer is polled all the time: acknowledgements are noted as they arrive."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
     began = time.monotonic()
     for number in itertools.count():

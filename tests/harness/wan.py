@@ -6,11 +6,11 @@
         link.both(rate=2.5e6, delay_seconds=0.05, queue_bytes=250_000)
         with Twinsite.run("relay", ..., inside=link.inside, work_dir=tmp_path): ...
 
-A packet has 1500 bytes, as on long ways; a link of hundreds of Mbit/s is emulated with :meth:`Wan.packets_of`
-9000 bytes, which leaves the processors to those who use it. What is lost is six times as much then.
+A packet has 1500 bytes, as on long links. Emulate a link of hundreds of Mbit/s with :meth:`Wan.packets_of`
+9000 bytes, which leaves the processors to those who use it; a lost packet is then six times as large.
 
-The far site is a network namespace. To it lead the link, over which everything goes at the pace it is told,
-and a quick way for what is at the far site in truth, its brokers, though they run here.
+The far site is a network namespace. Two ways lead there: the link, at the pace it is given, and a fast one to
+brokers that run here and count as being at the far site.
 
 It needs root, ``ip`` and ``nsenter``; :func:`why_not` says what is missing.
 """
@@ -36,10 +36,10 @@ from tests.harness.wan_router import Counted
 PROGRAMS = ("ip", "nsenter")
 DEVICE = "wan0"
 SILENT = ("addrgenmode", "none") if Path("/proc/sys/net/ipv6").exists() else ()
-"""Of a device: the kernel asks for no routers over it, so that the same seed means the same packets."""
+"""Option of a device: the kernel asks for no routers over it, so the same seed means the same packets."""
 NUMBERS, STEP = 16_000, 4_001
 HOMES = "10.64.0.0/10"
-"""What holds the addresses of all links: brokers at the end of one may be those of another, too."""
+"""The network with the addresses of all links: brokers at the end of one may belong to another, too."""
 TO_NEAR, TO_FAR = 0, 1
 """The directions, as the router numbers them."""
 
@@ -63,12 +63,12 @@ def why_not() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wan:
-    """A link that is there.
+    """A running link.
 
     Attributes:
         far, near: Addresses at both ends of the link.
         home: An address of this machine that far sites reach without their links, for their brokers.
-        inside: What a command is put behind, to run at the far site.
+        inside: The prefix of a command that runs at the far site.
     """
 
     far: str
@@ -79,7 +79,7 @@ class Wan:
     _devices: tuple[tuple[str, ...], ...]
 
     def packets_of(self, mtu_bytes: int) -> None:
-        """Let packets be so large, both ways; connections that are open may keep to what they began with."""
+        """Let packets be this large, both ways; open connections may keep to the size they began with."""
         for device in self._devices:
             _ip(*device, "mtu", str(mtu_bytes))
 
@@ -96,13 +96,13 @@ class Wan:
         self._tell({"set": {str(TO_FAR): how}})
 
     def without_bbr(self, *, at_all: bool = True) -> None:
-        """The far kernel sends by CUBIC: whatever a program asks for, or unless it asks for something."""
+        """Let the far kernel send by CUBIC: with ``at_all`` always, else unless a program asks otherwise."""
         route = f"{self.near} dev {DEVICE} scope link src {self.far}".split()
         cubic = ("congctl", "lock", "cubic") if at_all else ("congctl", "cubic")
         subprocess.run([*self.inside, "ip", "route", "change", *route, *cubic], check=True)
 
     def send_buffers_of(self, bytes_max: int) -> None:
-        """Let the far kernel have no more room than this for what a connection sends."""
+        """Limit what the far kernel buffers of what a connection sends."""
         setting = f"echo 4096 16384 {bytes_max} > /proc/sys/net/ipv4/tcp_wmem"
         subprocess.run([*self.inside, "sh", "-c", setting], check=True)
 
@@ -125,7 +125,7 @@ def wan(seed: int = 1) -> Iterator[Wan]:
     """A link at full speed, gone at the end of the block.
 
     Args:
-        seed: Of what is lost, late and out of order.
+        seed: Decides what is lost, late and out of order.
 
     Raises:
         subprocess.CalledProcessError: The system does not allow it; see :func:`why_not`.
@@ -160,7 +160,7 @@ def wan(seed: int = 1) -> Iterator[Wan]:
 
 
 def _free_number() -> int:
-    """One that no link has, of this process or of others; those that search at the same time do not meet."""
+    """A number that no link of any process has; processes that search at the same time begin elsewhere."""
     names = (number % NUMBERS for number in itertools.count(os.getpid(), STEP))
     return next(number for number in names if not Path(f"/run/netns/far-{number}").exists())
 

@@ -1,11 +1,11 @@
 """The wire between two sites: takes packets off one end and puts them on the other, later, slower, or never.
 
-One process with a TUN device here and one in another network namespace. Of each direction: tail drop in front
-of a rate, then loss by a seed, delay, jitter and reordering. It is told what to do, and says what it counted,
-in lines of JSON on its standard input and output.
+One process with a TUN device here and one in another network namespace. Each direction has tail drop in front
+of a rate, then loss by a seed, delay, jitter and reordering. Commands come in, and counts go out, as lines of
+JSON on standard input and output.
 
-It runs before everything else that wants a processor, so a link is as fast beside busy brokers as alone: for
-400 Mbit/s it takes a third of a core in packets of 1500 bytes, a seventh in packets of 9000.
+It runs with real-time priority, so a link is as fast next to busy brokers as alone. For 400 Mbit/s it takes a
+third of a core in packets of 1500 bytes, a seventh in packets of 9000.
 
 It is run by :mod:`tests.harness.wan`; it needs root.
 
@@ -45,7 +45,7 @@ class Direction:
         rate: Bytes a second.
         queue_bytes: What may wait in front of the rate; what is above is dropped.
         delay_seconds: From one end to the other, for the smallest packet.
-        jitter_seconds: Up to so much more, anew for each packet; their order stays.
+        jitter_seconds: Up to this much more, drawn for each packet; their order stays.
         loss: Share of packets that are lost.
         reorder: Share of packets that overtake all that wait behind the rate.
         is_cut: Nothing gets through.
@@ -62,10 +62,10 @@ class Direction:
 
 @dataclass
 class Counted:
-    """Of one direction, since the beginning.
+    """The counts of one direction, since the beginning.
 
     Attributes:
-        overtook: Packets that come before others which were sent before them.
+        overtook: Packets that arrive before others that were sent earlier.
     """
 
     packets: int = 0
@@ -78,7 +78,7 @@ class Counted:
 
 @dataclass
 class Wire:
-    """One direction: what is on its way, and when it arrives. Pure, but for its dice."""
+    """One direction: what is in flight, and when it arrives. Pure, except for its dice."""
 
     direction: Direction
     dice: random.Random
@@ -89,7 +89,7 @@ class Wire:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def take(self, packet: bytes, now: float) -> None:
-        """A packet has come to this end."""
+        """Take a packet that has come to this end."""
         how = self.direction
         if how.is_cut:
             self.counted.cut += 1
@@ -130,7 +130,11 @@ class Wire:
 
 
 def enter(namespace: str) -> None:
-    """Be in a network namespace from now on."""
+    """Move this process to a network namespace.
+
+    Raises:
+        OSError: There is none of this name, or the kernel does not allow it.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     with open(f"/run/netns/{namespace}") as name:
         if libc.setns(name.fileno(), CLONE_NEWNET):
@@ -198,7 +202,7 @@ def main() -> None:
     enter(namespace)
     ends = open_tun(far_device), near
     dice = [random.Random(f"{seed}-{number}") for number in range(2)]
-    with contextlib.suppress(PermissionError):  # some containers keep that to themselves
+    with contextlib.suppress(PermissionError):  # some containers do not allow it
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     print("[]", flush=True)
     run(ends, (Wire(Direction(), dice[0]), Wire(Direction(), dice[1])))

@@ -8,9 +8,9 @@
         await zookeeper.restart()
 
 It keeps its port and its data over restarts. Sessions may be as short as a second. It runs from the
-jars of Kafka 3.9, the last that came with one.
+jars of Kafka 3.9, the last that came with ZooKeeper.
 
-What tests put there goes through a client of this module, which knows only how to create and to look.
+Tests write to it through a client in this module, which can only create nodes and look whether they exist.
 
 Sources: ZooKeeper's ``zookeeper.jute``, which names the fields of every request.
 """
@@ -72,11 +72,11 @@ class ZooKeeper(Daemon):
 
     @property
     def connection_string(self) -> str:
-        """What clients are told; a path behind it makes that their root."""
+        """What clients connect to; a path appended to it becomes their root."""
         return self.address
 
     def create(self, nodes: Mapping[str, bytes]) -> None:
-        """Create lasting nodes that anyone may change, and those above them that are missing.
+        """Create persistent nodes that anyone may change, and missing ones above them.
 
         Raises:
             ZooKeeperError: One is there already, or the server refused.

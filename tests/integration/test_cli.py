@@ -199,7 +199,7 @@ async def test_a_copy_moves_a_bar_on_a_terminal_and_writes_lines_into_a_pipe(
     assert code == 0, seen.shown
     assert "copying" in last
     assert "100%" in last
-    assert "1 of 1 partitions there" in last
+    assert "1 of 1 partitions complete" in last
     assert re.search(rf"{watched}-0\b.*ACTIVE\b", last)
-    assert re.search(r"100 %, (\d+) of \1 offsets, 1 of 1 partitions there", piped.stderr)
+    assert re.search(r"100 %, (\d+) of \1 offsets, 1 of 1 partitions complete", piped.stderr)
     assert "\x1b" not in piped.stderr + piped.stdout

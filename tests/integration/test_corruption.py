@@ -67,8 +67,8 @@ async def test_a_rotten_batch_blocks_its_partition_until_it_is_sound_again(
         pytest.param(1, 2, "offsets 20 to 29", id="into the next one: 10 to 14"),
         pytest.param(1, 3, "offsets 2 to 11", id="into the one before: 10 to 2"),
         pytest.param(2, 4, "offsets 4 to 13", id="further down, where a broker passes over it: 20 to 4"),
-        pytest.param(1, 12, "ends at 4116, and the log ends at 30", id="beyond the end: 10 to 4106"),
-        pytest.param(2, 1, "ends at 32, and the log ends at 30", id="the last one, a little: 20 to 22"),
+        pytest.param(1, 12, "end at 4116, but the log ends at 30", id="beyond the end: 10 to 4106"),
+        pytest.param(2, 1, "end at 32, but the log ends at 30", id="the last one, a little: 20 to 22"),
     ],
 )
 async def test_a_batch_that_says_it_stands_elsewhere_blocks_its_partition_until_it_is_sound_again(

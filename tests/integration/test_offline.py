@@ -128,7 +128,7 @@ async def test_a_partition_somebody_else_wrote_to_is_refused(
     settings = await copied(source, target, name, "same")
     load(target.bootstrap, name, json_rows(1, 100))
 
-    with pytest.raises(StateConflictError, match="somebody else has written there"):
+    with pytest.raises(StateConflictError, match="something else has written there"):
         await translate(settings, TopicPartition(name, 0), 3, reverse=False)
 
 

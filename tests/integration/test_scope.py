@@ -28,5 +28,5 @@ async def test_partitions_that_only_the_target_has_are_left_out_and_said(
     assert [log.name.partition for log in scope.logs] == [0, 1]
     assert [(one.topic, one.partition) for one in scope.not_compared] == [(name, 2), (name, 3)]
     assert {one.why for one in scope.not_compared} == {
-        "the target has this partition and the source has not: nothing of it is a copy"
+        "only the target has this partition: nothing in it is a copy"
     }

@@ -61,7 +61,7 @@ async def test_a_mirror_of_another_source_is_refused_before_it_takes_the_right(
         after = await current_token(cluster, f"twinsite.{name}")
 
     assert other.code == AnotherClusterError.exit_code
-    assert "the flow was made for source cluster" in other.stderr
+    assert "the flow was created for source cluster" in other.stderr
     assert before is not None
     assert after == before
 

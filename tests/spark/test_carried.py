@@ -256,7 +256,7 @@ def test_a_folder_is_about_one_comparison(
     first, second = reconcile(*begin), reconcile(*begin)
 
     assert (first, second) == (0, 2)
-    assert "holds a comparison already" in capsys.readouterr().err
+    assert "already holds a comparison" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_comparison_is_refused(

@@ -157,8 +157,8 @@ def test_a_mirror_that_is_to_be_asked_and_does_not_answer_ends_in_1(
     [
         ((), "--config: missing"),
         (("--config", "nowhere.yaml"), "nowhere.yaml"),
-        (("--config", "f.yaml", "--since", "yesterday"), "'yesterday' is no time"),
-        (("--config", "f.yaml", "--conf", "driver.memory=4g"), "'driver.memory=4g' is no setting of Spark"),
+        (("--config", "f.yaml", "--since", "yesterday"), "'yesterday' is not a time"),
+        (("--config", "f.yaml", "--conf", "driver.memory=4g"), "'driver.memory=4g' is not a Spark setting"),
         (("--config", "f.yaml", "--conf", "spark.driver.memory"), "write spark.driver.memory=4g"),
         (("--config", "f.yaml", "--from-offset", "-1"), "--from-offset"),
         (("--config", "f.yaml", "--url", "mirror-1"), "mirror-1"),
@@ -247,5 +247,5 @@ def test_where_spark_runs_is_said_to_spark_submit_alone(
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
 
-    with pytest.raises(UsageError, match="spark-submit says where"), session(**said):
+    with pytest.raises(UsageError, match="spark-submit decides where"), session(**said):
         pass

@@ -96,7 +96,7 @@ def test_what_a_target_has_lost_at_its_end_is_named_and_copied_again(
 
         assert reconcile(*always, *asked) == 10
         found, kinds = summary(runs), differences(runs)
-        assert "knows it of 3 of 3 partitions" in (latest(runs) / "report.html").read_text()
+        assert "for 3 of 3 partitions" in (latest(runs) / "report.html").read_text()
         repaired = repair(settings, latest(runs), capsys)
         assert reconcile(*always, *asked) == 0
         assert cli.main(["resume", same, *asked]) == 0

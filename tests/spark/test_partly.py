@@ -316,4 +316,4 @@ async def test_retention_that_overtakes_a_comparison_begins_it_again(
     assert found.log.window.leaving == Range(500, 1_250)
     assert found.source_records == 750
     assert about.logs == [found.log]
-    assert said.count("a log lost its start while it was read: comparing again, without what goes next") == 1
+    assert said.count("a log lost its start while it was read: comparing again, from a later start") == 1

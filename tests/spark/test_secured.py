@@ -197,19 +197,24 @@ def on(topic: str, operation: str) -> Grant:
 @pytest.mark.parametrize(
     ("site", "granted", "code", "said"),
     [
-        ("source", on_orders("Describe", "DescribeConfigs"), 1, "orders.eu-0: it may not be read: Read is n"),
-        ("source", on_orders("Read"), 1, "orders.eu-0: cleanup.policy may not be read: DescribeConfigs is n"),
-        ("source", [on("orders.us", "Describe")], 1, "orders.eu-0: the source does not show it"),
-        ("source", [], 2, "a topic without Describe is not seen"),
+        ("source", on_orders("Describe", "DescribeConfigs"), 1, "orders.eu-0: not authorized to read it: Re"),
+        ("source", on_orders("Read"), 1, "orders.eu-0: not authorized to read cleanup.policy: DescribeConf"),
+        ("source", [on("orders.us", "Describe")], 1, "orders.eu-0: the source does not list it"),
+        ("source", [], 2, "a topic without Describe is hidden"),
         ("target", [*on_orders("Describe"), on(STATE, "Read")], 1, "Read on orders.eu is needed at the targ"),
-        ("target", [on(STATE, "Read")], 1, "orders.eu-0: the target has no such partition, or it may not be"),
+        ("target", [on(STATE, "Read")], 1, "orders.eu-0: the target has no such partition, or Describe is "),
         (
             "target",
             [*on_orders("Read"), on(STATE, "Describe")],
             1,
             f"Fetch of {STATE}-0: TOPIC_AUTHORIZATION",
         ),
-        ("target", on_orders("Read"), 2, f"there is no topic {STATE}, or it may not be described"),
+        (
+            "target",
+            on_orders("Read"),
+            2,
+            f"topic {STATE} does not exist, or the right to describe it is missing",
+        ),
     ],
 )
 def test_a_right_that_is_missing_is_named_and_nothing_matches(

@@ -50,7 +50,7 @@ def test_what_a_mirror_does_not_know_is_said(partitions: list[Any]) -> None:
 
     assert said.source_offset(FRESH) is None
     assert TopicPartition("east.fresh", 0) not in said.target_offsets()
-    assert "does not know how far it is" in str(said.why_not(FRESH))
+    assert "does not know how far the copy is" in str(said.why_not(FRESH))
 
 
 def test_where_no_mirror_was_asked_nothing_is_missed() -> None:

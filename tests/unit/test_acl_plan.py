@@ -87,7 +87,7 @@ def test_an_operation_of_a_later_kafka_is_left_out_and_reported(permission: str)
     made = plan(later)
 
     assert made.create == ()
-    assert made.skipped[0].why == "UNKNOWN_99 is not known here"
+    assert made.skipped[0].why == "UNKNOWN_99 is unknown to this version"
 
 
 def test_a_right_to_everything_becomes_the_rights_to_read_and_to_describe() -> None:

@@ -306,10 +306,13 @@ async def test_the_owner_may_whether_it_has_said_so_or_not(memory: FlowMemory) -
 @pytest.mark.parametrize(
     ("url", "hint"),
     [
-        ("http://west-4:9640", "ask that one with --url http://west-4:9640; if it is gone"),
-        ("http://127.0.0.1:9640", "ask that one, on west-4, with --url http://127.0.0.1:9640; if it is gone"),
-        ("http://[::1]:9640", "ask that one, on west-4, with --url http://[::1]:9640; if it is gone"),
-        ("", "ask that one; if"),
+        ("http://west-4:9640", "ask the owner with --url http://west-4:9640; if it is gone"),
+        (
+            "http://127.0.0.1:9640",
+            "ask the owner, on west-4, with --url http://127.0.0.1:9640; if it is gone",
+        ),
+        ("http://[::1]:9640", "ask the owner, on west-4, with --url http://[::1]:9640; if it is gone"),
+        ("", "ask the owner; if"),
     ],
 )
 async def test_another_owner_is_named_with_the_way_to_it(memory: FlowMemory, url: str, hint: str) -> None:
@@ -338,5 +341,5 @@ async def test_an_owner_that_has_not_said_where_it_runs_is_not_guessed(
     if said is not None:
         await memory.note_owner(said)
 
-    with pytest.raises(NotOwnerError, match="has not said where it runs"):
+    with pytest.raises(NotOwnerError, match="has not reported where it runs"):
         await require_owner(ClaimedOwner(OURS, THEIRS), memory, ORDERS_0)

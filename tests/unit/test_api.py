@@ -269,15 +269,15 @@ async def test_an_offset_that_cannot_be_translated_is_refused(port: Port) -> Non
     ("query", "detail"),
     [
         ("partition=0&offset=1", "parameter topic is missing"),
-        ("topic=orders&partition=-1&offset=1", "parameter partition must be a whole number from 0"),
-        ("topic=orders&partition=0&offset=1e3", "parameter offset must be a whole number from 0"),
+        ("topic=orders&partition=-1&offset=1", "parameter partition must be a whole number, 0 or more"),
+        ("topic=orders&partition=0&offset=1e3", "parameter offset must be a whole number, 0 or more"),
         ("topic=orders&partition=0&offset=9223372036854775808", "parameter offset must be a whole"),
-        ("topic=orders&partition=0&offset=%D9%A1", "parameter offset must be a whole number from 0"),
+        ("topic=orders&partition=0&offset=%D9%A1", "parameter offset must be a whole number, 0 or more"),
         ("topic=orders&partition=0&offset=1&reverse=1", "parameter reverse must be true or false"),
         ("topic=orders&partition=0&offset=1&committed=yes", "parameter committed must be true or false"),
         (
             "topic=orders&partition=0&offset=1&revers=true",
-            "there is no parameter revers: there are committed,",
+            "unknown parameter revers: known are committed,",
         ),
         ("topic=orders&partition=0&offset=1&offset=2", "parameter offset is given more than once"),
     ],
@@ -392,7 +392,7 @@ async def test_a_partition_that_refuses_does_not_hide_the_others(port: Port) -> 
 
     assert (status, problem["code"]) == (409, "partly_refused")
     assert problem["detail"] == "1 of 2 partitions refused"
-    assert problem["hint"] == "look at the partition in the status again"
+    assert problem["hint"] == "look at the partition's status again"
     assert problem["partitions"] == [
         {
             "topic": "orders",
@@ -400,7 +400,7 @@ async def test_a_partition_that_refuses_does_not_hide_the_others(port: Port) -> 
             "outcome": "refused",
             "code": "state_conflict",
             "detail": "orders-0 is FENCED",
-            "hint": "look at the partition in the status again",
+            "hint": "look at the partition's status again",
         },
         {"topic": "orders", "partition": 1, "outcome": "done"},
     ]
@@ -442,7 +442,7 @@ async def test_a_mirror_that_has_not_begun_says_that_it_waits(port: Port) -> Non
         await port.get_json("/offsets/translate?topic=orders&partition=0&offset=1"),
     ]
 
-    unknown = "nothing is known of it yet, the mirror waits for source to answer"
+    unknown = "nothing is known about it yet: the mirror waits for source to answer"
     assert [(status, problem["retryable"], problem["detail"]) for status, problem in told] == [
         (503, True, f"orders: {unknown}"),
         (503, True, f"orders-0: {unknown}"),
@@ -677,7 +677,7 @@ async def test_an_address_of_another_machine_is_told_from_a_port_in_use(port: Po
     with pytest.raises(UsageError, match=f"cannot listen on {host}:0") as refused:
         await a_server(port.mirror, host=host).start()
 
-    assert refused.value.hint.startswith("api.host must be an address of this machine")
+    assert refused.value.hint.startswith("api.host must be an address or a name of this machine")
 
 
 async def test_another_may_stand_behind_the_port(port: Port) -> None:

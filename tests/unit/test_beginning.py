@@ -110,7 +110,7 @@ async def test_time_that_is_up_ends_the_wait_for_a_cluster() -> None:
     began_at = time.monotonic()
 
     async with silent_broker() as port:
-        with pytest.raises(service.NotBegunError, match="time was up") as ended:
+        with pytest.raises(service.NotBegunError, match="timed out") as ended:
             await service.run(settings_for(port), stop=asyncio.Event(), once=True, timeout_seconds=0.2)
 
     assert time.monotonic() - began_at < 0.2 + SOON_SECONDS

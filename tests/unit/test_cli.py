@@ -211,17 +211,17 @@ def test_a_copy_that_ends_opens_no_port_unless_asked(mirroring: FakeService, tmp
         ([*CLUSTERS, "--topics", "a("], "topics.include[0]: 'a(' is not a regular expression"),
         ([*CLUSTERS, "--topics", "a", "--flow", "Ä"], "flow: 'Ä' must match"),
         ([*CLUSTERS, "--topics", "a", "--source", "nowhere"], "must be HOST:PORT"),
-        ([*CLUSTERS, "--topics", "a", "--timeout-seconds", "3"], "--timeout-seconds goes with --once"),
-        ([*CLUSTERS, "--topics", "a", "-o", "json"], "-o json goes with --once"),
+        ([*CLUSTERS, "--topics", "a", "--timeout-seconds", "3"], "--timeout-seconds requires --once"),
+        ([*CLUSTERS, "--topics", "a", "-o", "json"], "-o json requires --once"),
         ([*CLUSTERS, "--topics", "a", "--offsets", "near"], "'near' is not one of 'same', 'auto', 'mapped'"),
         (["--config", "/does/not/exist.yaml"], "/does/not/exist.yaml: cannot be read"),
         ([*CLUSTERS, "--topics", "a{99999999999999999999}"], "number is too large"),
-        ([*CLUSTERS, "--topics", "(" * 3000 + ")" * 3000], "its brackets go too deep"),
+        ([*CLUSTERS, "--topics", "(" * 3000 + ")" * 3000], "its brackets are nested too deeply"),
         (
             [*CLUSTERS, "--topics", "a", "--once", "--timeout-seconds", "nan"],
-            "'nan' is not a number to count with",
+            "'nan' is not a finite number",
         ),
-        (["--source", "a..b:9092", "--target", "b:1", "--topics", "a"], "'a..b:9092' is no host"),
+        (["--source", "a..b:9092", "--target", "b:1", "--topics", "a"], "'a..b:9092' is not a host name"),
     ],
 )
 def test_a_wrong_command_ends_with_2_and_says_why(
@@ -400,7 +400,7 @@ def not_begun(*reached: str, stopped: bool) -> service.NotBegunError:
 @pytest.mark.parametrize(
     ("reached", "words", "hint"),
     [
-        (["target"], "source to answer", "hint: check the address, the broker and the network between\n"),
+        (["target"], "source to answer", "hint: check the address, the broker and the network\n"),
         (["source", "target"], "the flow's state at the target", ""),
     ],
 )
@@ -415,7 +415,7 @@ def test_time_that_is_up_before_a_mirror_is_under_way_makes_it_5(
     code = main(["mirror", *CLUSTERS, "--topics", ".*", "--once", "--timeout-seconds", "0.1"])
 
     assert code == 5
-    assert capsys.readouterr().err == f"error: time was up while the mirror waited for {words}\n{hint}"
+    assert capsys.readouterr().err == f"error: timed out while the mirror waited for {words}\n{hint}"
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [(["--once"], 1), (["--api-port", "-1"], 0)])

@@ -76,7 +76,7 @@ def test_a_good_file_is_accepted_with_what_is_better_avoided(
     captured = capsys.readouterr()
     assert code == 0
     assert captured.out == f"{path}: accepted, flow default\n"
-    assert "source.security.sasl.password: the secret stands in the settings" in captured.err
+    assert "source.security.sasl.password: the secret is in the settings" in captured.err
     assert "hunter2" not in captured.err
 
 
@@ -120,8 +120,8 @@ def test_files_that_may_not_be_looked_at_or_read_are_warned_of(
 
     assert code == 0
     assert capsys.readouterr().err.splitlines() == [
-        f"warning: source.security.ca_file: file {tmp_path}/ca.pem may not be read by this user",
-        f"warning: source.security.sasl.password: file {tmp_path}/{long} cannot be looked at here: "
+        f"warning: source.security.ca_file: this user may not read file {tmp_path}/ca.pem",
+        f"warning: source.security.sasl.password: file {tmp_path}/{long} cannot be accessed here: "
         "File name too long",
     ]
 
@@ -169,9 +169,9 @@ def test_the_file_of_a_relay_is_looked_at_as_one(tmp_path: Path, capsys: pytest.
 
     assert main(["config", "validate", "--config", str(path)]) == 0
     captured = capsys.readouterr()
-    assert captured.out == f"{path}: accepted, relay beside kafka-1.east:9092\n"
+    assert captured.out == f"{path}: accepted, relay next to kafka-1.east:9092\n"
     assert captured.err.splitlines() == [
-        "warning: listen: without client_ca_file whoever reaches it may read",
+        "warning: listen: without client_ca_file anyone who reaches it can read",
         f"warning: listen.certificate_file: there is no file {tmp_path}/relay.pem on this machine",
     ]
 

@@ -142,7 +142,7 @@ def test_settings_without_a_link_are_named(
     code = main(["link", "test", "--config", str(path)])
 
     assert code == 2
-    assert "there is no link in it, and no --relay" in capsys.readouterr().err
+    assert "has no link section, and --relay is missing" in capsys.readouterr().err
 
 
 # -- how it ends -----------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_the_page_says_all_that_was_measured() -> None:
         "200 ms (150 ms to 500 ms); on the wire 120 ms of it",
         "2.5 MB/s (20.0 Mbit/s) over 8 s; 2.5 MB/s to 2.5 MB/s from second to second",
         "the link itself",
-        "1.00 % of segments sent again",
+        "1.00 % of segments retransmitted",
         "3.0 MB at the end, which allows 30.0 MB/s",
         "up to 6.3 MB here (net.ipv4.tcp_rmem), 500.0 kB wanted",
         "16.8 MB, 500.0 kB wanted",
@@ -202,10 +202,10 @@ def test_the_page_says_all_that_was_measured() -> None:
         "TLSv1.3, TLS_AES_256_GCM_SHA384",
         "production: 2 topics, 2 partitions",
         "1 000/s",
-        "50.00 % of these bytes (by 500.0 kB of batches, zstd level 2)",
+        "50.00 % of these bytes (sample: 500.0 kB of batches, zstd level 2)",
         "yes: the link carries 5.0 times what is produced",
-        "51 ms on the way, 149 ms while something catches up",
-        "an hour of it is caught up in 15 min",
+        "51 ms on the link, 149 ms while something catches up",
+        "of one hour: caught up in 15 min",
     ):
         assert words in shown
 

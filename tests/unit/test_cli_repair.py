@@ -26,7 +26,7 @@ topics: {include: [orders]}
 
 def test_to_write_and_to_write_nothing_cannot_both_be_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["repair", "--config", "nowhere.yaml", "--dry-run", "--apply", "plan"]) == 2
-    assert "--dry-run: --apply writes" in capsys.readouterr().err
+    assert "--dry-run and --apply exclude each other" in capsys.readouterr().err
 
 
 def test_a_dry_run_is_what_happens_anyhow(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ def test_watching_draws_one_screen_again_and_again(end: signal.Signals) -> None:
     for frame in first:
         assert frame.count("\n") == 23
         assert frame.index("audit-2") < frame.index("orders-0")
-        assert "other partitions (there is no room for them)" in frame
+        assert "other partitions (they do not fit the screen)" in frame
     assert code == 128 + end
     assert seen.shown.rstrip().endswith(FIRST_SCREEN)
     assert CURSOR in seen.shown

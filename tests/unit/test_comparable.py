@@ -131,7 +131,7 @@ def test_a_partition_that_only_one_side_has_is_left_out_with_a_reason() -> None:
 
     assert lacking.on_both_sides() == odd.on_both_sides() == [ORDERS_0]
     assert why_not(lacking.scope()) == [
-        (ORDERS_1.partition, "the target has no such partition, or it may not be described")
+        (ORDERS_1.partition, "the target has no such partition, or Describe is missing")
     ]
     assert [one.partition for one in odd.scope().not_compared] == [ORDERS_1.partition]
 
@@ -139,7 +139,7 @@ def test_a_partition_that_only_one_side_has_is_left_out_with_a_reason() -> None:
 @pytest.mark.parametrize(
     ("all_told", "why"),
     [
-        (told(Range(0, 9), Range(0, 9), policies={}), "cleanup.policy may not be read"),
+        (told(Range(0, 9), Range(0, 9), policies={}), "not authorized to read cleanup.policy"),
         (told(Range(0, 9), Range(0, 9), closed={"orders": "it may not be read"}), "it may not be read"),
     ],
     ids=["policy", "records"],

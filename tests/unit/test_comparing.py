@@ -224,7 +224,7 @@ def test_metrics_that_cannot_be_written_leave_the_result_alone(
 
     write_metrics(tmp_path / "gone" / "told.prom", "east", tmp_path)
 
-    assert "the metrics are those of an older run" in capsys.readouterr().err
+    assert "the metrics are still those of an older run" in capsys.readouterr().err
 
 
 def test_the_name_of_a_damaged_run_writes_nothing_on_a_terminal(

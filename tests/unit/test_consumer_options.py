@@ -71,7 +71,7 @@ def test_a_password_for_a_key_in_the_clear_is_not_passed_on(tmp_path: Path) -> N
     ("text", "security", "said"),
     [
         ("nothing of the kind", {}, "holds no private key"),
-        (TORN, {}, "there is no key_password"),
+        (TORN, {}, "key_password is not set"),
         (TORN, {"key_password": "x"}, "it is not base64"),
     ],
 )

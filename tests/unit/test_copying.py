@@ -447,7 +447,7 @@ def test_an_answer_with_another_offset_is_enough_to_know() -> None:
 
     copy = world.mirror.copy
     assert (copy.state, copy.reason) == (State.DIVERGED, Reason.OFFSETS_DIFFER)
-    assert "target offset 0 and became 1" in copy.detail
+    assert "landed at target offset 1 instead of 0" in copy.detail
     assert not copy.batch_ready
     world.close()
 
@@ -468,7 +468,7 @@ def test_a_batch_that_lands_below_where_it_belongs_stops_the_partition() -> None
 
     copy = world.mirror.copy
     assert (copy.state, copy.reason) == (State.DIVERGED, Reason.OFFSETS_DIFFER)
-    assert "target offset 1 and became 0" in copy.detail
+    assert "landed at target offset 0 instead of 1" in copy.detail
     world.close()
 
 

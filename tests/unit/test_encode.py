@@ -124,7 +124,7 @@ def test_the_whole_batch_is_refused_for_one_record_that_is_too_large() -> None:
     records = [*entries(10, 2), Entry(12, value=bytes(5_000)), *entries(13, 2)]
 
     with pytest.raises(
-        RecordTooLargeError, match=r"one record makes 50\d\d bytes, the target takes 1000"
+        RecordTooLargeError, match=r"one record takes 50\d\d bytes, the target accepts 1000"
     ) as refused:
         rewritten(v2(records), batch_bytes_max=1_000)
 
@@ -305,14 +305,14 @@ def raw(length: int, offset_delta: int, timestamp_delta: int = 0, tail: bytes = 
         (lying(raw(1, 0)), "does not fit"),
         (lying(raw(-1, 0)), "does not fit"),
         (lying(raw(-(2**31), 0)), "does not fit"),
-        (lying(raw(6, 0) + raw(6, 0), records=2), "not in the order"),
-        (lying(raw(6, 5) + raw(6, 4), records=2, last_offset_delta=5), "not in the order"),
+        (lying(raw(6, 0) + raw(6, 0), records=2), "not in offset order"),
+        (lying(raw(6, 5) + raw(6, 4), records=2, last_offset_delta=5), "not in offset order"),
         (lying(b"\xff" * 30), "cannot be read"),
         (lying(raw(6, 0), records=2**31 - 1), "cannot be read"),
         (lying(raw(6, 0), records=-1), "bytes follow its last record"),
-        (lying(whole(2**31)), "stands for offsets"),
-        (lying(whole(-1)), "stands for offsets"),
-        (lying(whole(0) + whole(1), records=2), "stands for offsets"),
+        (lying(whole(2**31)), "covers offsets"),
+        (lying(whole(-1)), "covers offsets"),
+        (lying(whole(0) + whole(1), records=2), "covers offsets"),
     ],
 )
 def test_lengths_and_counts_that_lie_are_named(view: memoryview, words: str) -> None:

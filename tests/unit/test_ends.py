@@ -216,7 +216,7 @@ async def test_the_same_batch_at_an_offset_of_which_the_source_has_another_recor
 
     assert isinstance(seen, Stop)
     assert (seen.state, seen.reason) == (State.DIVERGED, Reason.OFFSETS_DIFFER)
-    assert "target offset 39 holds another record at offset 17" in seen.detail
+    assert "target offset 39 holds a different record than the source at offset 17" in seen.detail
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ async def test_records_of_the_same_bytes_and_another_time_are_other_records(
     seen = await held(v2(RECORDS), source)
 
     assert isinstance(seen, Stop)
-    assert "holds another record at offset 19" in seen.detail
+    assert "holds a different record than the source at offset 19" in seen.detail
 
 
 async def test_where_the_target_has_the_time_of_the_append_times_say_nothing(held: Held) -> None:

@@ -23,8 +23,8 @@ WITHOUT_A_CAUSE = """An error occurred while calling o72.parquet.
     ("said", "reason", "hint"),
     [
         (DENIED, "TopicAuthorizationException: Not authorized to access topics: [a]", "needs Read on these"),
-        (WITHOUT_A_CAUSE, "org.apache.spark.SparkException: the disk is full", "mend what is named"),
-        ("", "Py4JError", "mend what is named"),
+        (WITHOUT_A_CAUSE, "org.apache.spark.SparkException: the disk is full", "fix what is named"),
+        ("", "Py4JError", "fix what is named"),
     ],
 )
 def test_the_innermost_cause_is_told_with_what_was_being_done(said: str, reason: str, hint: str) -> None:
@@ -44,7 +44,7 @@ def test_a_java_machine_that_has_ended_is_no_riddle(error: Exception) -> None:
     The first question after its end fails in one way, all others in another.
     """
     with (
-        pytest.raises(SparkFailedError, match="the Java machine of Spark has ended") as renamed,
+        pytest.raises(SparkFailedError, match="Spark's Java process has ended") as renamed,
         renamed_errors("asking the source: digests"),
     ):
         raise error

@@ -620,7 +620,7 @@ async def test_a_batch_that_says_it_stands_further_down_is_asked_for_with_the_on
 
     assert (asked_at, copy.fetch_offset, copy.ask_offset) == (2, 3, 2)
     assert (copy.reason, copy.pending) == (Reason.CORRUPT_BATCH, False)
-    assert "batch at offset 3: it says that it holds offsets 0 to 2" in copy.detail
+    assert "batch at offset 3: it claims to hold offsets 0 to 2" in copy.detail
 
 
 async def test_a_batch_beyond_the_end_of_the_log_is_asked_for_once_more_before_it_is_refused() -> None:
@@ -633,7 +633,7 @@ async def test_a_batch_beyond_the_end_of_the_log_is_asked_for_once_more_before_i
     await until_blocked(lane, hooks)
 
     assert (source.asked, len(hooks.rereads)) == (2, 1)
-    assert "batch at offset 3: it says that it ends at 8, and the log ends at 6" in copy.detail
+    assert "batch at offset 3: it claims to end at 8, but the log ends at 6" in copy.detail
 
 
 async def test_a_first_batch_that_begins_before_what_was_read_is_refused() -> None:
@@ -646,7 +646,7 @@ async def test_a_first_batch_that_begins_before_what_was_read_is_refused() -> No
 
     await until_blocked(lane, hooks)
 
-    assert "batch at offset 6: it says that it holds offsets 5 to 7" in copy.detail
+    assert "batch at offset 6: it claims to hold offsets 5 to 7" in copy.detail
 
 
 async def test_another_replica_is_asked_for_what_stands_before_it_too(monkeypatch: Any) -> None:

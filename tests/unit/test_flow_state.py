@@ -344,9 +344,9 @@ async def test_runs_that_do_not_fit_the_map_mean_that_another_mirror_has_written
 @pytest.mark.parametrize(
     ("items", "words"),
     [
-        ({"other": b""}, "makes no sense"),
+        ({"other": b""}, "invalid key"),
         ({record().key: record(ORDERS_1).to_bytes()}, "holds the record of partition/orders/1"),
-        ({record().key: record().to_bytes()}, "there is no offset map"),
+        ({record().key: record().to_bytes()}, "it has no offset map"),
         ({record().key: b"{"}, "partition/orders/0: "),
         ({"map/orders/0/0": b"12345678"}, "orders-0: .* does not match its CRC"),
         (

@@ -44,16 +44,16 @@ def test_what_a_run_leaves_is_sound(document: dict[str, Any], tmp_path: Path) ->
     [
         ("", "cannot be read"),
         ("\0" * 64, "cannot be read"),
-        ("[]", "is no summary"),
-        (json.dumps(WHOLE | {"started_at": "soon"}), "is no summary: see started_at"),
-        (json.dumps(WHOLE | {"started_at": 5}), "is no summary: see started_at"),
-        (json.dumps(WHOLE | {"topics": 5, "sample": 7}), "is no summary: see topics, sample"),
-        (json.dumps(WHOLE | {"source": None}), "is no summary: see source"),
+        ("[]", "is not a summary"),
+        (json.dumps(WHOLE | {"started_at": "soon"}), "is not a summary: see started_at"),
+        (json.dumps(WHOLE | {"started_at": 5}), "is not a summary: see started_at"),
+        (json.dumps(WHOLE | {"topics": 5, "sample": 7}), "is not a summary: see topics, sample"),
+        (json.dumps(WHOLE | {"source": None}), "is not a summary: see source"),
         (
             json.dumps({"flow": "east", "outcome": "match", "started_at": "2026-01-01"}),
             "see source, differences",
         ),
-        (json.dumps({"flow": "east", "outcome": "failed"}), "is no summary: see started_at"),
+        (json.dumps({"flow": "east", "outcome": "failed"}), "is not a summary: see started_at"),
     ],
     ids=[
         "empty",

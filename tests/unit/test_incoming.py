@@ -297,7 +297,7 @@ async def test_a_copy_goes_home_once_its_original_was_deleted(monkeypatch: pytes
     after = await source.left_out()
 
     assert [one["orders"].reason for one in before] == ["copy_of_target", "copy_of_target"]
-    assert "to bring it back, delete that one first" in before[0]["orders"].detail
+    assert "to copy it back, delete the original first" in before[0]["orders"].detail
     assert [line["event"] for line in logs] == ["topic_left_out"]
     assert after == {}
 

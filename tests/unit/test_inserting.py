@@ -314,7 +314,7 @@ async def test_one_of_which_nothing_was_answered_is_looked_for_and_not_sent_twic
     one = await Repairing(broker, repair()).begin()
     broker.deaf = True
 
-    with pytest.raises(ConnectionFailedError, match="leaves the partition out"):
+    with pytest.raises(ConnectionFailedError, match="omits the partition"):
         await one.finish()
     standing = await one.finish()
 

@@ -284,7 +284,7 @@ async def test_markers_that_are_not_allowed_block_the_partition(broker: Broker) 
         await turns()
 
     assert (copy.state, copy.reason) == (State.BLOCKED, Reason.MARKERS_NOT_AUTHORIZED)
-    assert "control markers are not allowed" in copy.detail
+    assert "not authorized to write control markers" in copy.detail
 
 
 async def test_why_a_partition_is_mapped_is_known_though_nobody_answers_that_it_was_noted(
@@ -313,7 +313,7 @@ async def test_why_a_partition_is_mapped_is_known_though_nobody_answers_that_it_
     assert copy.mapped_for is not None
     reason, words = copy.mapped_for
     assert reason is Reason.MARKERS_NOT_AUTHORIZED
-    assert "control markers are not allowed" in words
+    assert "not authorized to write control markers" in words
 
 
 async def test_a_login_that_fails_under_markers_is_no_missing_permission(broker: Broker) -> None:

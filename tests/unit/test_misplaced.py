@@ -165,7 +165,7 @@ def test_a_batch_beyond_the_end_that_was_told_may_only_be_early() -> None:
 
     assert (intake.error, unknown.error) == (None, None)  # what leaves no gap before it needs no end
     assert isinstance(compacted.error, EarlyBatchError)
-    assert "ends at 90, and the log ends at 89" in str(compacted.error)
+    assert "end at 90, but the log ends at 89" in str(compacted.error)
 
 
 # -- what compaction has left ---------------------------------------------------------------------

@@ -178,4 +178,4 @@ def test_where_nothing_is_copied_it_is_said_whether_anything_matches() -> None:
     )
     assert mistyped[0] == "no topic at the source matches topics.include"
     assert mistyped[1].startswith("topics there: audit, ")
-    assert TopicSelector(["a"]).why_nothing([])[1] == "topics there: none that may be described"
+    assert TopicSelector(["a"]).why_nothing([])[1] == "topics there: none that the mirror may describe"

@@ -142,7 +142,9 @@ async def test_a_group_goes_on_with_the_next_record_or_at_the_end(mirror: FlowMe
 
     assert there == [0, 9, 10, 10]
     assert back == [0, 9, 11]
-    with pytest.raises(UntranslatableError, match="committed source offset 12 is beyond what is copied, 11"):
+    with pytest.raises(
+        UntranslatableError, match="committed source offset 12 is not copied yet: the copy has reached 11"
+    ):
         await translate(12, committed=True)
     with pytest.raises(UntranslatableError, match="committed target offset 11 is beyond the log end 10"):
         await translate(11, committed=True, reverse=True)

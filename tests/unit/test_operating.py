@@ -78,7 +78,7 @@ async def test_where_a_group_goes_on_is_told_up_to_the_end_of_the_copy(scene: Sc
 
     assert (there, back) == ([0, 999, 1000], 1000)
     with pytest.raises(
-        UntranslatableError, match="committed source offset 1001 is beyond what is copied, 1000"
+        UntranslatableError, match="committed source offset 1001 is not copied yet: the copy has reached 1000"
     ):
         await scene.translate(1001, committed=True)
 

@@ -212,8 +212,8 @@ async def test_that_a_state_is_not_whole_is_said_and_until_when_it_is_waited_for
     assert site.flows.unanswered is not None
     assert site.flows.unanswered.retriable
     assert site.said == [str(site.flows.unanswered)]
-    assert "the state of flow old is not whole" in site.said[0]
-    assert "until nothing of it has come for 120 s" in site.said[0]
+    assert "the state of flow old is incomplete" in site.said[0]
+    assert "until nothing new of it has come for 120 s" in site.said[0]
 
 
 async def told(site: Site, story: Story) -> list[str]:

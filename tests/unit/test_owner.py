@@ -147,7 +147,7 @@ async def test_what_was_said_too_late_confirms_nothing(
     coordinator.slow_seconds = slow_seconds
 
     if slow_seconds:
-        with pytest.raises(ConnectionFailedError, match="too long to say whose the right"):
+        with pytest.raises(ConnectionFailedError, match="too long to say who has the right"):
             await owner.confirm()
     else:
         assert await owner.confirm()

@@ -156,7 +156,7 @@ def test_a_mirror_that_waits_says_for_what(tmp_path: Path) -> None:
     [seen] = shown(tmp_path, waiting)
 
     assert (seen.tone, seen.clusters) == ("warn", "")
-    assert seen.banner == f"Waiting\n\nNothing is copied yet. It waits for {waits_for}."
+    assert seen.banner == f"Waiting\n\nNothing is copied yet: the mirror waits for {waits_for}."
 
 
 def test_a_topic_of_which_it_is_not_known_whether_it_is_a_copy_is_not_hidden(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_of_many_commands_the_first_are_shown(tmp_path: Path) -> None:
     [seen] = shown(tmp_path, a_flow(*many, a_partition(partition=8)))
 
     assert paths(seen) == [f"partitions/orders/{at}/resume" for at in range(5)]
-    assert "and 3 others likewise" in seen.troubles
+    assert "and 3 others in the same way" in seen.troubles
 
 
 def paths(seen: Seen) -> list[str]:

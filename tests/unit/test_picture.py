@@ -116,7 +116,7 @@ def test_shifted_rows_are_underlined_and_those_that_touch_are_one_line() -> None
     first, second = drawn(compared(*rows), "offset_shifted")
 
     assert (first.x, first.x + first.width) == (100, 300)
-    assert first.words == "199 records stand elsewhere, by +1 to +2"
+    assert first.words == "199 records are displaced by +1 to +2"
     assert (second.x, second.x + second.width) == (900, 1000)
 
 

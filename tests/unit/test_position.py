@@ -796,7 +796,7 @@ def test_nothing_goes_on_from_a_log_end_that_is_not_acknowledged() -> None:
     """
     decision = decided(SAME, replace(COPIED, unreplicated=30))
 
-    assert decision == Unreplicated("30 offsets before target offset 500 are not on all replicas in sync yet")
+    assert decision == Unreplicated("30 offsets before target offset 500 are not on all in-sync replicas yet")
 
 
 def test_a_log_that_lost_its_end_is_named_though_replicas_are_missing() -> None:

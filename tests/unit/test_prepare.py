@@ -174,7 +174,7 @@ async def test_what_is_not_on_all_replicas_yet_is_waited_for(monkeypatch: pytest
     """
     target = Target(monkeypatch, {0: padding(0, 60)})
 
-    with pytest.raises(ConnectionFailedError, match="offset 60 is not on all replicas"):
+    with pytest.raises(ConnectionFailedError, match="offset 60 is not on all in-sync replicas"):
         await trim(Prepare(100, 0, 100, sequence=0))
 
     assert target.deleted == [0]

@@ -96,7 +96,7 @@ def test_a_line_is_written_now_and_then_and_one_at_the_end() -> None:
 
     written = stream.getvalue().splitlines()
     assert len(written) == 2
-    assert "20 %, 200 of 1 000 offsets, 0 of 1 partitions there" in written[0]
+    assert "20 %, 200 of 1 000 offsets, 0 of 1 partitions complete" in written[0]
     assert "25 %, 250 of 1 000 offsets" in written[1]
 
 
@@ -190,5 +190,5 @@ def test_the_bar_shows_the_share_and_the_partitions(monkeypatch: pytest.MonkeyPa
 
     shown = stream.getvalue()
     assert "50%" in shown
-    assert "0 of 1 partitions there" in shown
+    assert "0 of 1 partitions complete" in shown
     assert "\x1b[3" not in shown

@@ -67,8 +67,8 @@ def answering(answer: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--metrics-file", "gone/told.prom"), "--metrics-file: gone is no directory"),
-        (("--metrics-file", "flow.yaml/told.prom"), "--metrics-file: flow.yaml is no directory"),
+        (("--metrics-file", "gone/told.prom"), "--metrics-file: gone is not a directory"),
+        (("--metrics-file", "flow.yaml/told.prom"), "--metrics-file: flow.yaml is not a directory"),
         (("--folder", "flow.yaml/runs"), "--folder flow.yaml/runs: Not a directory"),
         (("--from-offset", "9", "--to-offset", "3"), "--from-offset 9 is not before --to-offset 3"),
         (
@@ -121,7 +121,7 @@ def test_a_folder_that_may_not_be_written_to_is_refused(
     named = "closed/told.prom" if option == "--metrics-file" else "closed"
 
     assert main(["reconcile", "--config", "flow.yaml", option, named]) == 2
-    assert f"{option}: closed may not be written to" in capsys.readouterr().err
+    assert f"{option}: closed is not writable" in capsys.readouterr().err
 
 
 def test_a_result_stands_where_its_metrics_cannot_be_written(

@@ -100,7 +100,7 @@ def test_a_comparison_that_was_asked_for_at_no_time_is_refused(asked_at_ms: int)
     """
     document = scope_to_document(SCOPE) | {"asked_at_ms": asked_at_ms}
 
-    with pytest.raises(UsageError, match=r"proof/scope\.json.*is no time"):
+    with pytest.raises(UsageError, match=r"proof/scope\.json.*is not a time"):
         scope_of_document(document, "proof/scope.json")
 
 

@@ -201,7 +201,7 @@ def test_the_table_has_a_row_for_each_stream() -> None:
     ]
     assert "2 streams, 5 connections to brokers" in text
     assert "refused since the start: unknown_identity 2" in text
-    assert "limits: no more than 20 Mbit/s at this time" in text
+    assert "limits: at most 20 Mbit/s at this time" in text
     assert "too_slow" not in text
     assert "east, from 10.0.0.7:5001: level 6: the link takes no more" in text
     assert "None" not in text

@@ -259,7 +259,7 @@ def test_a_screen_that_is_too_low_shows_the_worst_and_how_many_it_leaves_out() -
     shown = [line.split()[0] for line in screen[:last] if line.startswith(("audit", "orders"))]
     assert len(screen) <= 24
     assert shown[:3] == ["audit-2", "orders-0", "orders-1"]
-    assert screen[last] == f"and {51 - len(shown)} other partitions (there is no room for them)"
+    assert screen[last] == f"and {51 - len(shown)} other partitions (they do not fit the screen)"
     assert any("hint: Save what another copy may have" in line for line in screen)
 
 
@@ -284,7 +284,7 @@ def test_a_screen_of_a_few_lines_says_that_there_is_more() -> None:
     screen = drawn(*diverged(40), blocked(), a_loss(), columns=60, lines=10)
 
     assert len(screen) <= 10
-    assert any("there is no room for it" in line for line in screen)
+    assert any("that does not fit the screen" in line for line in screen)
 
 
 def test_what_fits_the_screen_is_all_there() -> None:
@@ -405,7 +405,7 @@ def test_how_far_the_relay_is_and_how_it_sends_stands_below_the_flow() -> None:
         return out.getvalue().splitlines()[1].strip()
 
     assert second_line(known) == (
-        "through relay relay-1.east:9650: bbr, 101.5 ms there and back; zstd level 3 over 16 MiB, batches "
+        "through relay relay-1.east:9650: bbr, round trip 101.5 ms; zstd level 3 over 16 MiB, batches "
         "inflated (not measured yet)"
     )
     assert second_line(unknown) == "through relay relay-1.east:9650: bbr"
@@ -429,7 +429,7 @@ def test_topics_left_out_are_counted_and_a_few_of_them_named() -> None:
     assert "no topic of the source matches" not in head(copies)
     unsure = TopicLeftOut("west.new", "not_known", "")
     assert "as copies of what the target has: 1 (west.t0)" in head([copies[0], unsure])
-    assert "as they may be such copies: 1 (west.new)" in head([copies[0], unsure])
+    assert "as possible copies of what the target has: 1 (west.new)" in head([copies[0], unsure])
 
 
 def test_a_mirror_that_stands_by_says_once_who_copies_and_where_to_ask() -> None:
@@ -458,17 +458,17 @@ def test_a_mirror_that_stands_by_says_once_who_copies_and_where_to_ask() -> None
     unknown, turning = shown(None), shown(None, held=True)
 
     assert known.splitlines()[1:3] == [
-        "  stands by: the mirror on west-4, process 4711, has had the right to copy since "
-        "2023-11-14 22:13:20 UTC; this one takes over when that ends or moves nothing",
-        "  ask it how the copy is: twinsite status --url http://west-4:9640",
+        "  stands by: the mirror on west-4, process 4711, has owned the flow since "
+        "2023-11-14 22:13:20 UTC; this one takes over when that one ends or makes no progress",
+        "  ask it for the status: twinsite status --url http://west-4:9640",
     ]
     assert "stands by: another mirror of the flow copies; this one takes over" in unknown
     far = shown(OwnerStatus("west-4", 4711, 1_516_000_000_000_000, ""))
-    assert "has had the right to copy since an unknown time; this one takes over" in far
+    assert "has owned the flow since an unknown time; this one takes over" in far
     assert "orders-2: STANDBY: the mirror on west-4 copies it" in unknown
     assert "STANDBY:" not in known
     at_home = shown(OwnerStatus("west-4", 4711, 1_700_000_000_000, "http://127.0.0.1:9640"))
-    assert "ask it, on west-4, how the copy is: twinsite status --url http://127.0.0.1:9640" in at_home
+    assert "ask it, on west-4, for the status: twinsite status --url http://127.0.0.1:9640" in at_home
     for screen in (known, unknown):
         assert "held-0: BLOCKED: error 31 was the answer" in screen
         assert "lost-0: 5 offsets given up: 0 to 5" in screen

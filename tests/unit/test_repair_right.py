@@ -65,8 +65,8 @@ async def test_a_right_that_is_taken_back_each_time_is_left_to_who_has_it() -> N
     """
     owner = Contested(taken_back=CLAIMS_MAX + 1)
 
-    with pytest.raises(StateConflictError, match=f"took the right to write {CLAIMS_MAX} times") as refused:
+    with pytest.raises(StateConflictError, match=f"took over the flow {CLAIMS_MAX} times") as refused:
         await part_of(owner, Memory()).be_owner()
 
-    assert "another repair of this flow is at work" in refused.value.hint
+    assert "another repair of this flow is running" in refused.value.hint
     assert owner.claims == CLAIMS_MAX

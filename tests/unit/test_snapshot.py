@@ -248,7 +248,7 @@ def test_a_topic_that_is_gone_has_no_lag_and_says_nothing_of_the_flow(state: Sta
     state that an operator ends. What else the flow copies is in time, and said to be so.
     """
     bench, other = an_owner(), an_owner()
-    bench.p.stop(state, reason, "the source has no topic orders any more", None)
+    bench.p.stop(state, reason, "the source no longer has topic orders", None)
     bench.p.topic_gone = True
     bench.heard_at = None
     gone = said(bench)

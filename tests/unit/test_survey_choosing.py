@@ -138,7 +138,7 @@ async def test_where_no_target_answers_the_lists_alone_count(monkeypatch: pytest
     site.target_error = ConnectionFailedError("target: west:9092 does not answer")
     assert await site.chosen() == Chosen(everything, "target: west:9092 does not answer")
     [words] = site.said
-    assert words.startswith("warning: topics that are copies of what the target has are counted, too: target")
+    assert words.startswith("warning: topics that are copies of what the target has are also counted: target")
 
 
 async def test_lists_that_want_nothing_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -354,7 +354,7 @@ async def test_nothing_is_taken_while_a_state_of_which_nothing_was_read_is_writt
 
     said = [one for one in before.values() if isinstance(one, TwinsiteError)]
     assert len(said) == 2
-    assert all(one.retriable and "the state of flow old is not whole" in str(one) for one in said)
+    assert all(one.retriable and "the state of flow old is incomplete" in str(one) for one in said)
     assert after == {ORDERS_0._replace(partition=1): Claim("old", ORDERS_0._replace(partition=1))}
 
 

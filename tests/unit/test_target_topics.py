@@ -204,7 +204,7 @@ async def test_a_topic_that_may_not_be_described_is_taken_neither_for_a_missing_
     shown = await side.topics.bring_up(side.source.topics)
 
     assert [(c.reason, c.first_partition) for c in hidden.values()] == [(Reason.TARGET_NOT_AUTHORIZED, 0)]
-    assert "orders may not be described" in hidden["orders"].detail
+    assert "not authorized to see whether target topic orders exists" in hidden["orders"].detail
     assert side.target.configs["orders"] == KEPT
     assert shown == {}
 
@@ -377,7 +377,7 @@ async def test_a_target_that_cannot_make_topics_just_now_holds_up_the_copying_of
     assert [(c.topic, c.reason, c.first_partition) for c in conflicts.values()] == [
         ("new", Reason.TARGET_UNAVAILABLE, 0)
     ]
-    assert "target topic new does not exist, and is not made just now: target: no answer" in str(conflicts)
+    assert "target topic new does not exist, and is not created for now: target: no answer" in str(conflicts)
     assert (later, undone, side.topics.unanswered) == ({}, True, False)
     assert side.target.configs["new"] == SHORT | AS_RECORDED
 

@@ -42,7 +42,7 @@ def test_a_prefix_under_which_some_topics_can_be_copied_is_taken_by_both(prefix:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("x" * 250, "250 characters, Kafka takes 249"),
+        ("x" * 250, "250 characters, Kafka allows 249"),
         ("__schemas", "internal topic"),
         ("mm2-x-internal", "internal topic"),
         ("mm2-offset-syncs", "internal topic"),

@@ -412,7 +412,7 @@ def test_the_replication_factor_is_lowered_only_where_the_settings_say_so() -> N
     assert [topic.replication_factor for topic in capped.create] == [2]
     assert [topic.replication_factor for topic in stated.create] == [1]
     assert [(note.topic, note.setting) for note in capped.notes] == [("orders", "replication.factor")]
-    assert "2 brokers just now" in capped.notes[0].why
+    assert "2 brokers now" in capped.notes[0].why
     assert stated.notes == ()
 
 

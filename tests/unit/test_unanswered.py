@@ -92,7 +92,7 @@ def test_a_look_that_is_not_answered_is_told_and_counts_when_it_is() -> None:
     copy.answered(one, appended=True, now=LONG + 2)
 
     assert (soon, later) == ((State.LAGGING, Reason.CATCHING_UP), AWAY)
-    assert scene.told == ["target: broker 1 at target:9092 has answered nothing for 12 s at least"]
+    assert scene.told == ["target: broker 1 at target:9092 has not answered for at least 12 s"]
     assert copy.generation == generation
     assert looked_at == (State.BLOCKED, True)
     assert copy.state is State.ACTIVE
@@ -169,7 +169,7 @@ def test_the_source_is_named_where_it_is_that() -> None:
     scene.source.heard_at = NOW
 
     assert scene.look(NOW + 10, LONG) == (State.BLOCKED, Reason.SOURCE_UNAVAILABLE)
-    assert "broker 1 at source:9092, asked through a relay, has answered nothing" in scene.copy.detail
+    assert "broker 1 at source:9092, asked through a relay, has not answered" in scene.copy.detail
 
 
 def test_who_stands_by_does_not_know_how_far_the_owner_is_either() -> None:
