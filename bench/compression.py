@@ -263,12 +263,12 @@ def _kilobytes(size: float) -> str:
 def main() -> None:
     """Print all tables."""
     large = {name: frames_of(values(), FRAME_BYTES) for name, values in KINDS.items()}
-    show("frames of 1 MiB: what is behind", WAYS, large)
+    show("frames of 1 MiB: partitions that are behind", WAYS, large)
     small = {
         name: list(islice(frames_of(iter(frames), SMALL_FRAME_BYTES), SMALL_FRAMES))
         for name, frames in large.items()
     }
-    show("frames of 4 KiB: what is up to date", OF_SMALL_ONES, small)
+    show("frames of 4 KiB: partitions that are caught up", OF_SMALL_ONES, small)
     show_dictionaries({name: topic_of(values()) for name, values in KINDS.items()})
 
 

@@ -105,7 +105,7 @@ def alone(pid: int, others: Sequence[int]) -> Iterator[None]:
     """
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
-        raise click.ClickException("a core for the target alone takes two cores")
+        raise click.ClickException("giving the target a core of its own takes two cores")
     _pin(pid, cores[:1])
     for other in (*others, os.getpid()):
         _pin(other, cores[1:])
@@ -206,7 +206,7 @@ def judged(title: str, runs: Mapping[str, Sequence[Run]]) -> list[Goal]:
 
     def cheaper(name: str, wanted: float) -> Goal:
         times = ratio(medians[name].cpu_seconds_per_gigabyte, ours.cpu_seconds_per_gigabyte)
-        return Goal(f"{title}: CPU, {name} takes times ours", wanted, times)
+        return Goal(f"{title}: CPU of {name}, times ours", wanted, times)
 
     found = [Goal(f"{title}: memory", 150.0, ours.peak_megabytes, at_most=True, unit=" MB")]
     if DEFAULT in medians:
@@ -216,5 +216,5 @@ def judged(title: str, runs: Mapping[str, Sequence[Run]]) -> list[Goal]:
     if CEILING in medians:
         found.append(faster(CEILING, 0.85))
     if RELAYED in medians:
-        found.append(Goal(f"{title}: MB/s through a relay, of ours", 0.75, 1 / faster(RELAYED, 1.0).found))
+        found.append(Goal(f"{title}: MB/s through a relay, times ours", 0.75, 1 / faster(RELAYED, 1.0).found))
     return found

@@ -57,7 +57,7 @@ async def measure(
             late = await asyncio.to_thread(trickle, source.bootstrap, target.bootstrap, live)
             used = (link.counted()[0].bytes - before) / (time.monotonic() - began) / profile.rate
             if ends.records() >= records:
-                raise click.ClickException("all had caught up before the end: take more --megabytes")
+                raise click.ClickException("all had caught up before the end: raise --megabytes")
     link.both(**FULL_SPEED)
     await target.delete_topic(BEHIND)
     return late, used
@@ -91,11 +91,11 @@ async def run(profiles: list[Profile], megabytes: int, folder: Path) -> tuple[Ta
 
 @click.command(context_settings={"show_default": True})
 @click.option("--profile", "which", type=click.IntRange(1, len(PROFILES)), multiple=True, help="Only these.")
-@click.option("--megabytes", default=3000, help="Of values, at the source: more than is copied in a minute.")
+@click.option("--megabytes", default=3000, help="MB of values at the source: more than a minute's copy.")
 def main(which: tuple[int, ...], megabytes: int) -> None:
-    """Measure how late records are that nothing keeps from going first; 1 where later than wanted."""
+    """Measure the latency of a caught-up topic while a catch-up fills the link; exit 1 if it is too high."""
     if why_not():
-        raise click.ClickException(f"there can be no emulated link here: {why_not()}")
+        raise click.ClickException(f"no link can be emulated here: {why_not()}")
     profiles = [PROFILES[number - 1] for number in which] or list(PROFILES)
     with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
         shown, wanted = asyncio.run(run(profiles, megabytes, Path(folder)))

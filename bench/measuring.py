@@ -84,7 +84,7 @@ def measure(
     first, already = wait_for(copied, 1)
     before, target_before = sum(map(cpu_seconds, pids)), cpu_seconds(target_pid)
     if already >= records:
-        raise click.ClickException(f"{megabytes:g} MB were copied before anybody could look: take more")
+        raise click.ClickException(f"{megabytes:g} MB were copied before the first look: copy more")
     half, by_half = wait_for(copied, already + (records - already) // 2)
     half_used = sum(map(cpu_seconds, pids)) - before
     last, _ = wait_for(copied, records)

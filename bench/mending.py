@@ -52,13 +52,13 @@ async def mend(target: KafkaCluster, topic: str, rows: Sequence[Row], settings: 
     run = max(RUNS.iterdir())
     page = run / "report.html"
     _expect_named(page.read_text(), damage)
-    say(f"the page that shows where stays: {page.relative_to(REPOSITORY)}")
+    say(f"the page that shows the damage is kept: {page.relative_to(REPOSITORY)}")
 
-    say("putting it right: twinsite repair")
+    say("repairing it: twinsite repair")
     _expect(DONE, await _repair(settings, run, "--to-mapped"), say)
     _expect(DONE, await _repair(settings, run, "--to-mapped", "--apply"), say)
 
-    say("and proving it once more")
+    say("and proving it again")
     _expect(MATCH, await _reconcile(settings), say)
 
 
@@ -84,4 +84,4 @@ def _expect(code: int, done: Finished, say: Say) -> None:
     for line in done.stdout.strip().splitlines():
         say(f"  {line.rstrip()}")
     if done.code != code:
-        raise DemoError(f"it ended with {done.code}, not with {code}:\n{done.stderr[-2000:]}")
+        raise DemoError(f"exit code {done.code} instead of {code}:\n{done.stderr[-2000:]}")

@@ -222,17 +222,17 @@ def judged(profile: Profile, codec: str, found: Mapping[str, Crossed]) -> list[G
     default = found[AS_IT_COMES]
     return [
         Goal("MB/s, times the best MirrorMaker 2", wanted[0], ratio(speed, rival.megabytes_per_second)),
-        Goal("MB/s, times MirrorMaker 2 as it comes", 10.0, ratio(speed, default.megabytes_per_second)),
+        Goal("MB/s, times MirrorMaker 2 by default", 10.0, ratio(speed, default.megabytes_per_second)),
         Goal("link used", 0.9 if profile.loss else 0.93, best.link_used),
         Goal(
-            "bytes on the wire, of the best",
+            "bytes on the wire, times those of the best",
             wanted[1],
             ratio(best.wire_share, rival.wire_share),
             at_most=True,
         ),
-        Goal("CPU, the best takes times ours", 10.0, ratio(rival.cpu_seconds_per_gigabyte, cpu)),
-        Goal("CPU, as it comes takes times ours", 10.0, ratio(default.cpu_seconds_per_gigabyte, cpu)),
-        Goal("memory of a side", 256.0, best.peak_megabytes, at_most=True, unit=" MB"),
+        Goal("CPU of the best, times ours", 10.0, ratio(rival.cpu_seconds_per_gigabyte, cpu)),
+        Goal("CPU of the default, times ours", 10.0, ratio(default.cpu_seconds_per_gigabyte, cpu)),
+        Goal("memory per side", 256.0, best.peak_megabytes, at_most=True, unit=" MB"),
     ]
 
 
@@ -349,10 +349,10 @@ def table(title: str, found: Mapping[str, Crossed]) -> Table:
     multiple=True,
     default=("none", "lz4"),
 )
-@click.option("--size", "sizes", type=int, multiple=True, default=(1024, 100), help="Bytes of a record.")
-@click.option("--megabytes", default=1500, help="Of values, at the source.")
-@click.option("--rounds", default=1, help="Medians of so many.")
-@click.option("--bbr/--no-bbr", default=True, help="Whether the far kernel has it.")
+@click.option("--size", "sizes", type=int, multiple=True, default=(1024, 100), help="Bytes per record.")
+@click.option("--megabytes", default=1500, help="MB of values at the source.")
+@click.option("--rounds", default=1, help="How many, for medians.")
+@click.option("--bbr/--no-bbr", default=True, help="Whether the far kernel has BBR.")
 @click.option("--out", type=click.Path(path_type=Path), default=RESULTS, show_default="bench/results")
 def main(
     which: tuple[int, ...],
@@ -363,9 +363,9 @@ def main(
     bbr: bool,
     out: Path,
 ) -> None:
-    """Compare with MirrorMaker 2 over links that are long, narrow and lossy; 1 where a goal is missed."""
+    """Compare with MirrorMaker 2 over links that are long, narrow and lossy; exit 1 if a goal is missed."""
     if why_not():
-        raise click.ClickException(f"there can be no emulated link here: {why_not()}")
+        raise click.ClickException(f"no link can be emulated here: {why_not()}")
     profiles = [PROFILES[number - 1] for number in which] or list(PROFILES)
     with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
         races = Races(profiles, codecs, sizes, megabytes, rounds, bbr, out)

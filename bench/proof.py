@@ -246,15 +246,15 @@ def conclusions(found: Found, record_bytes: int) -> list[str]:
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--size", "sizes", type=int, multiple=True, default=(1024, 100), help="Bytes of a record.")
+@click.option("--size", "sizes", type=int, multiple=True, default=(1024, 100), help="Bytes per record.")
 @click.option("--codec", type=click.Choice(["none", "lz4"]), default="lz4")
-@click.option("--megabytes", default=1000, help="To prove; of records of 100 B a quarter of it.")
+@click.option("--megabytes", default=1000, help="MB to prove; a quarter of it for records of 100 B.")
 @click.option("--rounds", default=3)
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path(__file__).parent / "results" / "proof.json"
 )
 def main(sizes: tuple[int, ...], codec: str, megabytes: int, rounds: int, out: Path) -> None:
-    """What it costs to prove a copy with Spark on two cores."""
+    """Measure what it costs to prove a copy with Spark on two cores."""
     import os
 
     os.environ.setdefault(JARS_VARIABLE, str(cache_folder() / "spark" / "jars"))

@@ -151,14 +151,14 @@ def table(heap: str, found: list[Proven]) -> Table:
 
 @click.command(context_settings={"show_default": True})
 @click.option("--megabytes", "amounts", type=int, multiple=True, default=(250, 1000, 4000))
-@click.option("--keys", default=1_000_000, help="Of the compacted topic; 0 leaves it out.")
-@click.option("--heap", default="1g", help="For the topics of growing size.")
-@click.option("--keyed-heap", default="2g", help="For the compacted one.")
+@click.option("--keys", default=1_000_000, help="Keys of the compacted topic; 0 leaves it out.")
+@click.option("--heap", default="1g", help="Heap for the topics of growing size.")
+@click.option("--keyed-heap", default="2g", help="Heap for the compacted topic.")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path(__file__).parent / "results" / "proof-memory.json"
 )
 def main(amounts: tuple[int, ...], keys: int, heap: str, keyed_heap: str, out: Path) -> None:
-    """How much memory it takes to prove a copy."""
+    """Measure how much memory it takes to prove a copy."""
     growing = [Case(f"log-{some}", some * 1_000_000 // VALUE_BYTES, VALUE_BYTES) for some in amounts]
     keyed = [Case("keyed", keys * UPDATES, KEYED_VALUE_BYTES, keys)] if keys else []
     saved = []

@@ -108,10 +108,10 @@ async def bench(
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--size", "sizes", type=int, multiple=True, default=SIZES, help="Bytes of a record.")
+@click.option("--size", "sizes", type=int, multiple=True, default=SIZES, help="Bytes per record.")
 @click.option("--codec", "codecs", type=click.Choice(CODECS), multiple=True, default=CODECS)
 @click.option("--partitions", type=int, multiple=True, default=PARTITIONS)
-@click.option("--megabytes", type=click.IntRange(min=1), default=MEGABYTES, help="Of values, to copy.")
+@click.option("--megabytes", type=click.IntRange(min=1), default=MEGABYTES, help="MB of values to copy.")
 @click.option("--rounds", default=3)
 @click.option(
     "--only",
@@ -120,17 +120,17 @@ async def bench(
     multiple=True,
     default=tuple(CONTESTANTS),
     show_default=False,
-    help="Let only this one compete, beside twinsite; all by default.",
+    help="Run only this contestant, besides twinsite; all by default.",
 )
 @click.option(
     "--beside",
     "checkouts",
     type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
     multiple=True,
-    help="Let the twinsite of another checkout compete, to tell what a change brings.",
+    help="Also run the twinsite of another checkout, to see what a change brings.",
 )
-@click.option("--old", is_flag=True, help="Records of three days ago, as most of a first copy are.")
-@click.option("--target-alone", is_flag=True, help="Give the target broker a core that nobody else uses.")
+@click.option("--old", is_flag=True, help="Copy records three days old, as most of a first copy are.")
+@click.option("--target-alone", is_flag=True, help="Give the target broker a core of its own.")
 @click.option("--standing/--no-standing", "with_standing", default=True, help="Latency, idle cost, memory.")
 @click.option("--out", type=click.Path(path_type=Path), default=RESULTS, show_default="bench/results")
 def main(

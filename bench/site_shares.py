@@ -114,12 +114,12 @@ async def run(mbit: float, rtt_ms: float, folder: Path) -> Spans:
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--mbit", default=20.0, help="Mbit/s of the link.")
-@click.option("--rtt-ms", default=60.0, help="Its round trip.")
+@click.option("--mbit", default=20.0, help="Rate of the link, in Mbit/s.")
+@click.option("--rtt-ms", default=60.0, help="Round trip of the link, in ms.")
 def main(mbit: float, rtt_ms: float) -> None:
-    """See how two sites of different sizes divide a link; 1 where one of them gets too little."""
+    """See how two sites of different sizes divide a link; exit 1 if one of them gets too little."""
     if why_not():
-        raise click.ClickException(f"there can be no emulated link here: {why_not()}")
+        raise click.ClickException(f"no link can be emulated here: {why_not()}")
     with tempfile.TemporaryDirectory(prefix="twinsite-bench-") as folder:
         spans = asyncio.run(run(mbit, rtt_ms, Path(folder)))
     wanted = judged(spans)

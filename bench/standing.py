@@ -94,7 +94,7 @@ def judged(found: Standing) -> list[Goal]:
         Goal("a trickle: p99", 50.0, median(found.latency[OURS]).p99, at_most=True, unit=" ms"),
         Goal("idle partitions, of a core", 3.0, idle, at_most=True, unit=" %"),
         Goal("a backlog: memory", 150.0, found.peak_megabytes, at_most=True, unit=" MB"),
-        Goal("a backlog: memory at its end, times that at first", 1.1, ratio(last, first), at_most=True),
+        Goal("a backlog: memory at its end, times that at its start", 1.1, ratio(last, first), at_most=True),
     ]
 
 

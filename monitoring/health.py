@@ -76,7 +76,7 @@ class Heartbeats:
 
 def livez(beats: Mapping[str, Beat], now: float) -> Verdict:
     """Decide on liveness; being called proves that the event loop runs."""
-    loop = Check("event_loop", ok=True, reason="turned to answer this")
+    loop = Check("event_loop", ok=True, reason="responds")
     return Verdict((loop, *(_beats(name, beat, now) for name, beat in sorted(beats.items()))))
 
 

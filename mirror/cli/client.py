@@ -20,9 +20,7 @@ from mirror.model import CONTROL_HEADER
 URL_DEFAULT = "http://127.0.0.1:9640"
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 TIMEOUT_SECONDS = 10.0
-HINT_UNREACHABLE = (
-    "check that the mirror runs, and that --url or TWINSITE_URL has its address and api.port"
-)
+HINT_UNREACHABLE = "check that the mirror runs, and that --url or TWINSITE_URL has its address and api.port"
 HINT_NOTHING_THERE = (
     f"--url must be scheme, host and port only, as in {URL_DEFAULT}; a relay has no topics: ask its mirrors"
 )

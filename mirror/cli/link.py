@@ -57,8 +57,9 @@ def test(output: str, seconds: float, rate_max: int | None, **options: Any) -> i
     Measures round trips, then sends incompressible bytes from the relay to here. The link is full
     meanwhile, and what is copied over it shares it.
 
-    Ends with 0 if everything was measured, with 3 if a link carries less than what is produced, with 1
-    if a relay or the source does not answer.
+    Ends with 0 if everything was measured, with 3 if a link carries less than what is produced. If a
+    relay or the source fails, it ends with the code of the first error: 1 if one does not answer, 4 if
+    one refuses.
     """
     from mirror import logs
     from mirror.cli.flags import link_settings_of

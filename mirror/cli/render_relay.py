@@ -61,9 +61,7 @@ def _headline(status: RelayStatus) -> Text:
             f"\n  full: all {number(status.connections_max)} connections of listen.connections_max are in use"
         )
     if status.rate_limit_bytes_per_second is not None:
-        words += (
-            f"\n  limits: at most {status.rate_limit_bytes_per_second * 8 / 1e6:g} Mbit/s at this time"
-        )
+        words += f"\n  limits: at most {status.rate_limit_bytes_per_second * 8 / 1e6:g} Mbit/s at this time"
     refused = ", ".join(f"{code} {number(count)}" for code, count in sorted(status.refused.items()) if count)
     if refused:
         words += f"\n  refused since the start: {clean(refused)} (its log says who and why)"

@@ -146,7 +146,7 @@ class Answers:
         due = self.due[0]
         correlation_id = int.from_bytes(body[:4], "big", signed=True)
         if correlation_id != due.correlation_id:
-            words = f"{self._where}: answer {correlation_id} came where {due.correlation_id} was due"
+            words = f"{self._where}: received answer {correlation_id}, expected {due.correlation_id}"
             return ConnectionFailedError(words)
         self.due.popleft()
         self.answered_at = time.monotonic()
@@ -177,7 +177,7 @@ class Answers:
         if silent >= silence_seconds:
             return f"no answer for {silent:.0f} s"
         if waited >= silence_seconds * WHOLE_WITHIN:
-            return f"an answer is not whole after {waited:.0f} s"
+            return f"an answer is still incomplete after {waited:.0f} s"
         return None
 
     def patience_seconds(self, now: float, silence_seconds: float) -> float:

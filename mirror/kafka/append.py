@@ -87,7 +87,7 @@ def decode_throttled_answer(body: memoryview) -> tuple[dict[TopicPartition, Outc
     try:
         return _decode_answer(body)
     except (ValueError, IndexError, struct.error) as error:
-        raise AnswerError(f"{len(body)} bytes that are no whole Produce answer: {error}") from error
+        raise AnswerError(f"truncated or invalid Produce answer of {len(body)} bytes: {error}") from error
 
 
 def _decode_answer(body: memoryview) -> tuple[dict[TopicPartition, Outcome], int]:

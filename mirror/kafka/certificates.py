@@ -71,7 +71,7 @@ class Certificate:
     def validity(self, now: datetime) -> str:
         """The period of validity in words, as of ``now``."""
         if now > self.not_after:
-            return f"expired since {self.not_after:%Y-%m-%d %H:%M:%S} UTC"
+            return f"expired on {self.not_after:%Y-%m-%d %H:%M:%S} UTC"
         if now < self.not_before:
             return f"not valid before {self.not_before:%Y-%m-%d %H:%M:%S} UTC"
         return f"valid until {self.not_after:%Y-%m-%d %H:%M:%S} UTC"

@@ -10,6 +10,7 @@ Source: the Kafka protocol guide (Metadata).
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
@@ -75,6 +76,8 @@ class Cluster:
         self._opening: dict[Key, asyncio.Lock] = {}
         self._refused: dict[Address, tuple[float, TwinsiteError]] = {}
         self._refreshing = asyncio.Lock()
+        self._not_refreshed: tuple[float, TwinsiteError] = (-math.inf, TwinsiteError(""))
+        """When the last request for a snapshot that failed was begun, and why it failed."""
         self._topics: tuple[str, ...] | None = ()
         self._begun: set[asyncio.Task[Any]] = set()
 
@@ -109,8 +112,8 @@ class Cluster:
     async def refresh(self, *, not_older_than_seconds: float = 0.0) -> ClusterInfo:
         """Read the snapshot again.
 
-        Callers that come while one is being read share the next request: an answer in flight may lack topics
-        that were followed, and changes that were made, since it was requested.
+        Callers that come while one is being read share the next request, even if it fails: an answer in
+        flight may lack topics that were followed, and changes that were made, since it was requested.
 
         Args:
             not_older_than_seconds: Return the snapshot at hand if it was requested at most so long ago.
@@ -120,8 +123,17 @@ class Cluster:
         """
         wanted_at = time.monotonic()
         async with self._refreshing:
-            if self.info.seen_at < wanted_at - not_older_than_seconds:
+            if self.info.seen_at >= wanted_at - not_older_than_seconds:
+                return self.info
+            failed_at, failure = self._not_refreshed
+            if failed_at > wanted_at:
+                raise _copy(failure)
+            asked_at = time.monotonic()
+            try:
                 self.info = newer_leaders(self.info, await self._read_metadata(self._topics))
+            except TwinsiteError as error:
+                self._not_refreshed = asked_at, _copy(error)
+                raise
             return self.info
 
     async def describe_topics(self, topics: Iterable[str] | None) -> ClusterInfo:
@@ -262,7 +274,7 @@ class Cluster:
         try:
             return await self._call(connection, request, None)
         except asyncio.CancelledError:
-            connection.close("no answer in the time there was")
+            connection.close("no answer in time")
             raise
 
     def _controller(self) -> int | None:
@@ -290,7 +302,7 @@ class Cluster:
                 return existing
             address = self.info.brokers.get(node)
             if address is None:
-                raise ConnectionFailedError(f"{self.name}: broker {node} is not in the cluster just now")
+                raise ConnectionFailedError(f"{self.name}: broker {node} is currently not in the cluster")
             opened = self._open(address) if self.options.relays is None else self._open_any(address)
             return self.connections.keep(key, await opened)
 
@@ -382,11 +394,11 @@ class Cluster:
     async def _open(self, address: Address) -> Connection:
         refused = self._refused.get(address)
         if refused is not None and time.monotonic() < refused[0]:
-            raise type(refused[1])(str(refused[1]), hint=refused[1].hint)
+            raise _copy(refused[1])
         try:
             opened = await Connection.open(address, self.options)
         except asyncio.CancelledError:
-            slow = ConnectionFailedError(f"{address}: no connection in the time there was")
+            slow = ConnectionFailedError(f"{address}: no connection in time")
             self._refused[address] = (time.monotonic() + OPENING_PAUSE_SECONDS, slow)
             raise
         except TwinsiteError as error:
@@ -398,3 +410,8 @@ class Cluster:
         self._refused.pop(address, None)
         self.last_answer_at = time.monotonic()
         return opened
+
+
+def _copy(error: TwinsiteError) -> TwinsiteError:
+    """The same error, without the stack frames that it has passed through."""
+    return type(error)(str(error), hint=error.hint)

@@ -46,9 +46,9 @@ def inflate(codec: int, data: memoryview, bytes_max: int, *, old_lz4: bool = Fal
         return bytes(data)
     reader = _INFLATERS.get(codec)
     if reader is None:
-        raise CodecError(f"compression codec {codec} is not known")
+        raise CodecError(f"unknown compression codec {codec}")
     if bytes_max < 0:
-        raise CodecError(f"{NAMES[codec]}: nothing may come out")
+        raise CodecError(f"{NAMES[codec]}: no room for the decompressed data")
     source = _mend_old_lz4(bytes(data)) if old_lz4 and codec == LZ4 else bytes(data)
     try:
         out = reader(source, bytes_max)
@@ -57,7 +57,7 @@ def inflate(codec: int, data: memoryview, bytes_max: int, *, old_lz4: bool = Fal
     except cramjam.DecompressionError as error:
         raise CodecError(f"{NAMES[codec]}: {error}") from error
     if len(out) > bytes_max:
-        raise CodecError(f"{NAMES[codec]}: more than {bytes_max} bytes come out of {len(data)}")
+        raise CodecError(f"{NAMES[codec]}: {len(data)} bytes decompress to more than {bytes_max} bytes")
     return out
 
 
@@ -88,7 +88,7 @@ def _gunzip(data: bytes, bytes_max: int) -> bytes:
                 return bytes(out)
             reader = zlib.decompressobj(wbits=31)
     if len(out) <= bytes_max:
-        raise CodecError("the data ends too early")
+        raise CodecError("the data is truncated")
     return bytes(out)
 
 
@@ -131,7 +131,7 @@ def _unsnappy(data: bytes, bytes_max: int) -> bytes:
     out = bytearray()
     at = len(_XERIAL_HEADER)
     if len(data) < at:
-        raise CodecError("the data ends too early")
+        raise CodecError("the data is truncated")
     while at < len(data):
         (size,) = struct.unpack_from(">i", data, at)
         if size < 0 or at + 4 + size > len(data):
@@ -143,7 +143,7 @@ def _unsnappy(data: bytes, bytes_max: int) -> bytes:
 
 def _unsnappy_block(data: bytes, bytes_before: int, bytes_max: int) -> bytes:
     if bytes_before + cramjam.snappy.decompress_raw_len(data) > bytes_max:
-        raise CodecError(f"more than {bytes_max} bytes would come out")
+        raise CodecError(f"the data decompresses to more than {bytes_max} bytes")
     return bytes(cramjam.snappy.decompress_raw(data))
 
 
@@ -159,7 +159,7 @@ def _unlz4(data: bytes, bytes_max: int) -> bytes:
     reader = lz4.frame.LZ4FrameDecompressor()
     out: bytes = reader.decompress(data, max_length=bytes_max + 1)
     if not reader.eof and len(out) <= bytes_max:
-        raise CodecError("the frame ends too early")
+        raise CodecError("the frame is truncated")
     return out
 
 
@@ -183,7 +183,7 @@ def _unzstd(data: bytes, bytes_max: int) -> bytes:
         out += reader.decompress(bite)
         at += len(bite) - len(reader.unused_data)
     if not reader.eof and len(out) <= bytes_max:
-        raise CodecError("the data ends too early")
+        raise CodecError("the data is truncated")
     return bytes(out)
 
 

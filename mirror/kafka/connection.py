@@ -149,7 +149,8 @@ class Connection(Transport):
         try:
             return answer_class.decode(body, version=version)
         except (ValueError, TypeError, IndexError, struct.error) as error:
-            words = f"{self.address}: {len(body)} bytes that are no whole answer to {request.name}: {error}"
+            what = f"truncated or invalid answer to {request.name} of {len(body)} bytes"
+            words = f"{self.address}: {what}: {error}"
             raise AnswerError(words) from error
 
     def send(

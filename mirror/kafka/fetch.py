@@ -229,7 +229,7 @@ def decode_whole_answer(body: memoryview) -> FetchAnswer:
     """
     answer, at = _decoded(body)
     if bytes(body[at : at + 2]) != b"\0":
-        raise AnswerError(f"a Fetch answer of {len(body)} bytes goes on behind byte {at}, or ends there")
+        raise AnswerError(f"a Fetch answer of {len(body)} bytes ends at byte {at}, or continues after it")
     return answer
 
 
@@ -237,7 +237,7 @@ def _decoded(body: memoryview) -> tuple[FetchAnswer, int]:
     try:
         return _decode_answer(body)
     except (ValueError, IndexError, struct.error) as error:
-        raise AnswerError(f"{len(body)} bytes that are no whole Fetch answer: {error}") from error
+        raise AnswerError(f"truncated or invalid Fetch answer of {len(body)} bytes: {error}") from error
 
 
 def _decode_answer(body: memoryview) -> tuple[FetchAnswer, int]:

@@ -40,7 +40,7 @@ LOOK_SECONDS_MAX = 0.25
 INFLATED_BYTES_MAX = 32 << 20
 """Far more than is written in one batch."""
 CLOCK_HINT = (
-    "the clock of this machine is far ahead of the broker's: set it right, or "
+    "the clock of this machine is far ahead of the broker's: correct it, or set "
     "message.timestamp.type=LogAppendTime on the topic"
 )
 """The topics that this version makes have that setting."""
@@ -295,7 +295,7 @@ async def _check_settings(cluster: Cluster, topic: str) -> bool | None:
     policy = settings["cleanup.policy"].value
     if policy != "compact":
         raise StateTopicError(
-            f"{cluster.name}: topic {topic} has cleanup.policy={policy}: what the flow remembers would expire"
+            f"{cluster.name}: topic {topic} has cleanup.policy={policy}: the flow's state would expire"
         )
     if not FLUSHED.keys() <= settings.keys():
         return None

@@ -112,7 +112,7 @@ class TokenEndpoint:
             AuthenticationError: None was requested yet.
         """
         if self._token is None:
-            raise AuthenticationError(f"{self._options.url}: no token was asked for yet")
+            raise AuthenticationError(f"{self._options.url}: no token has been requested yet")
         return self._token.value
 
     def refused(self) -> None:

@@ -319,4 +319,4 @@ async def _ask(
         out.update({tp: error for tp in tps if tp not in out})
     for tp in tps:
         if tp not in out:
-            out[tp] = BrokerError("NO_ANSWER", -1, f"{name}: the answer leaves out {tp}")
+            out[tp] = BrokerError("NO_ANSWER", -1, f"{name}: the answer does not contain {tp}")

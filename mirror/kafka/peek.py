@@ -51,9 +51,7 @@ async def peek(
     if answer.error_code:
         raise broker_error(answer.error_code, f"{connection.address}: Fetch")
     if answer.says_nothing:
-        raise ConnectionFailedError(
-            f"{connection.address}: a quota holds it back for {answer.throttle_ms} ms"
-        )
+        raise ConnectionFailedError(f"{connection.address}: throttled by a quota for {answer.throttle_ms} ms")
     return [fetched for fetched in answer.partitions if _says_something(fetched)]
 
 
@@ -100,5 +98,5 @@ async def closed_topics(cluster: Cluster, ends: Mapping[TopicPartition, int]) ->
 def _key(cluster: Cluster, tp: TopicPartition) -> Key:
     topic = cluster.info.topics.get(tp.topic)
     if topic is None:
-        raise ConnectionFailedError(f"{cluster.name}: topic {tp.topic} is not in the metadata just now")
+        raise ConnectionFailedError(f"{cluster.name}: topic {tp.topic} is currently not in the metadata")
     return Key(topic.topic_id.bytes, tp.partition)

@@ -144,7 +144,7 @@ def seal(view: memoryview, producer_id: int, producer_epoch: int, base_sequence:
     """
     if producer_id < 0 or producer_epoch < 0 or base_sequence < 0:
         ours = f"producer id {producer_id}, epoch {producer_epoch}, sequence {base_sequence}"
-        raise ValueError(f"{ours} would switch the broker's checks off")
+        raise ValueError(f"{ours} would disable the broker's checks")
     size = len(view)
     crc, attributes = _CRC_AND_ATTRIBUTES.unpack_from(view, CRC_AT)
     changing = view[ATTRIBUTES_AT:_PRODUCER_END]

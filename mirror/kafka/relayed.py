@@ -23,16 +23,16 @@ PROTOCOL = "twinsite-kafka/1"
 PATH = "/v1/kafka"
 BROKER = "broker"
 """The parameter that names a broker by its address; without it the relay takes any."""
-LISTENS = "link.relays are the addresses on which `twinsite relay` listens"
-NO_TLS = f"{LISTENS}; where it wants TLS, link.security says so"
-UNKNOWN = "it may want a certificate of the mirror, or not accept it: see tls_refused in the log there"
+LISTENS = "set link.relays to the addresses on which `twinsite relay` listens"
+NO_TLS = f"{LISTENS}; if it requires TLS, set link.security"
+UNKNOWN = "it may require a client certificate, or reject the mirror's: see tls_refused in its log"
 """With TLS 1.3 the handshake is over for us before the other side has checked our certificate."""
-WHOSE = "link.security.certificate_file is shown to relays, listen.client_ca_file there says who may come in"
+WHOSE = "set link.security.certificate_file to a certificate that listen.client_ca_file of the relay accepts"
 OTHER_PORT = "or this is not the port on which it listens for mirrors"
-WHICH_PORT = "mirrors go to listen.address (9650), not to api.port (9651); if that is so, update the relay"
+WHICH_PORT = "use listen.address (port 9650), not api.port (9651); if you do, update the relay"
 PASSED_ON = (
-    "what stands before the relay has to pass on Upgrade and Connection: Upgrade, over HTTP/1.1, or the "
-    "connection as it is"
+    "whatever is in front of the relay must forward Upgrade and Connection: Upgrade over HTTP/1.1, or "
+    "forward the TCP connection unchanged"
 )
 HEAD_END = b"\r\n\r\n"
 HEAD_BYTES_MAX = 16 << 10
@@ -111,10 +111,10 @@ async def _answer(sock: socket.socket, relay: str) -> Head:
             raise ConnectionFailedError(words, hint=NO_TLS)
         came += more
         if len(came) >= HEAD_BYTES_MAX:
-            raise _no_relay(relay, "an answer without an end")
+            raise _no_relay(relay, "an answer whose headers do not end")
     found = STATUS.match(came)
     if found is None:
-        raise _no_relay(relay, "an answer that is no HTTP")
+        raise _no_relay(relay, "an answer that is not HTTP")
     length = LENGTH.search(came)
     return Head(int(found[1]), int(length[1]) if length else 0)
 
@@ -149,7 +149,7 @@ def _refusal(relay: str, status: int, content: bytes) -> TwinsiteError:
     if code == NO_UPGRADE:
         return ConnectionFailedError(words, hint=PASSED_ON)
     if code == UNKNOWN_PATH:
-        words = f"relay {relay} does not know what it is asked for: it is of an older version, {OTHER_PORT}"
+        words = f"relay {relay} does not know this request: it is of an older version, {OTHER_PORT}"
         return UnsupportedVersionError(words, hint=WHICH_PORT)
     if code == UNKNOWN_STREAM:
         return UnknownStreamError(words)
@@ -161,5 +161,5 @@ def _refusal(relay: str, status: int, content: bytes) -> TwinsiteError:
 def _no_relay(relay: str, why: str) -> ConnectionFailedError:
     """A retriable error: nobody knows for how long something else answers there."""
     return ConnectionFailedError(
-        f"{relay} is no relay, or something else answers there just now: {why}", hint=LISTENS
+        f"{relay} is not a relay, or something else answers there at the moment: {why}", hint=LISTENS
     )

@@ -37,7 +37,7 @@ def _ask(host: str, port: int, loop: asyncio.AbstractEventLoop, answer: asyncio.
     except OSError as error:
         found = error
     except UnicodeError as error:
-        found = OSError(f"no host name: {error}")
+        found = OSError(f"not a host name: {error}")
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
         loop.call_soon_threadsafe(_tell, answer, found)
 

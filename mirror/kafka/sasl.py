@@ -72,7 +72,7 @@ class PlainExchange:
     def next(self, server_bytes: bytes) -> bytes | None:
         """The server has nothing to say beyond success: a refusal comes as an error code."""
         if server_bytes:
-            raise AuthenticationError(f"PLAIN: the broker answered {server_bytes[:100]!a}, not with success")
+            raise AuthenticationError(f"PLAIN: the broker answered {server_bytes[:100]!a} instead of success")
         return None
 
 
@@ -120,10 +120,10 @@ class ScramExchange:
         if "e" in attributes:
             raise AuthenticationError(f"{self.mechanism}: the broker refused: {attributes['e']!a}")
         if "m" in attributes:
-            raise AuthenticationError(f"{self.mechanism}: the broker demands an extension unknown to us")
+            raise AuthenticationError(f"{self.mechanism}: the broker requires an unknown extension")
         nonce = attributes.get("r", "").encode()
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise AuthenticationError(f"{self.mechanism}: the broker's nonce does not continue ours")
+            raise AuthenticationError(f"{self.mechanism}: the broker's nonce does not extend ours")
         salt = _base64(attributes.get("s", ""), f"{self.mechanism}: the broker's salt")
         count = attributes.get("i", "")
         iterations = int(count) if count.isascii() and count.isdigit() and len(count) < 10 else 0
@@ -142,7 +142,7 @@ class ScramExchange:
         if not hmac.compare_digest(signature, expected):
             raise AuthenticationError(
                 f"{self.mechanism}: the broker could not prove that it knows the password",
-                hint="somebody may stand between: check the address and use SASL_SSL",
+                hint="another server may answer in its place: check the address and use SASL_SSL",
             )
 
 
@@ -156,9 +156,7 @@ class OAuthBearerExchange:
 
     def __init__(self, token: str, extensions: Mapping[str, str] | None = None) -> None:
         if not BEARER_TOKEN.fullmatch(token):
-            raise AuthenticationError(
-                "OAUTHBEARER: what was given as a token is not a bearer token (RFC 6750)"
-            )
+            raise AuthenticationError("OAUTHBEARER: the given token is not a bearer token (RFC 6750)")
         self._expires_at = token_expires_at(token)
         pairs = "".join(f"\1{_extension(name, value)}" for name, value in (extensions or {}).items())
         self._message = f"n,,\1auth=Bearer {token}{pairs}\1\1".encode()

@@ -77,7 +77,7 @@ def _read_file(path: Path) -> str:
     except OSError as error:
         raise AuthenticationError(f"the secret in file {path} cannot be read: {error.strerror}") from error
     if len(content) > SECRET_BYTES_MAX:
-        raise AuthenticationError(f"file {path} is larger than {SECRET_BYTES_MAX} bytes: it holds no secret")
+        raise AuthenticationError(f"file {path} is larger than {SECRET_BYTES_MAX} bytes: not a secret")
     try:
         text = content.decode()
     except UnicodeDecodeError:

@@ -76,7 +76,7 @@ class SaslOptions:
     def __post_init__(self) -> None:
         if self.mechanism is SaslMechanism.OAUTHBEARER:
             if self.token is None:
-                raise UsageError("OAUTHBEARER needs a token, or a token endpoint to ask for one")
+                raise UsageError("OAUTHBEARER needs a token, or a token endpoint to request one from")
         elif not self.username or self.password is None:
             raise UsageError(f"{self.mechanism} needs a user name and a password")
 
@@ -179,8 +179,8 @@ class Security:
         if code == ILLEGAL_SASL_STATE and again:
             return ConnectionFailedError(
                 f"{where}: the session could not be renewed",
-                hint="a new connection begins a new one; if it comes again and again, raise "
-                "connections.max.reauth.ms of the broker, or the life of the tokens",
+                hint="a new connection starts a new session; if this recurs, raise "
+                "connections.max.reauth.ms of the broker, or the lifetime of the tokens",
             )
         if code == ILLEGAL_SASL_STATE:
             return AuthenticationError(
@@ -189,7 +189,7 @@ class Security:
             )
         names = ", ".join(offered) or "none"
         return AuthenticationError(
-            f"{where}: SASL mechanism {mechanism} is not enabled there; the broker offers: {names}",
+            f"{where}: SASL mechanism {mechanism} is not enabled here; the broker offers: {names}",
             hint=f"set security.sasl.mechanism to one of: {names}",
         )
 

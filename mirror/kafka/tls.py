@@ -100,7 +100,7 @@ class ContextCache:
         if seen != self._refused:
             self._refused = seen
             self._log.warning(
-                "tls_files_not_usable", reason=str(error), consequence="the earlier ones stay in use"
+                "tls_files_not_usable", reason=str(error), consequence="the earlier files stay in use"
             )
 
 

@@ -57,7 +57,7 @@ def rename_ssl_error(error: OSError, where: str, tls: TlsOptions | None = None) 
     if isinstance(error, ENDED):
         return ConnectionFailedError(
             f"{where}: the connection ended during the TLS handshake",
-            hint="the port may belong to a listener without TLS, or the broker is going down",
+            hint="the port may belong to a listener without TLS, or the broker is shutting down",
         )
     if not isinstance(error, ssl.SSLError):
         return ConnectionFailedError(f"{where}: connection lost: {error.strerror or error}")
@@ -94,7 +94,7 @@ def _broker_not_trusted(
     authorities = str(tls.ca_file) if tls.ca_file else "the system's authorities"
     if error.verify_code == EXPIRED:
         return TlsRefusedError(
-            f"{where}: its certificate, or one above it, has expired",
+            f"{where}: its certificate, or one above it in the chain, has expired",
             hint="renew the certificate of the broker; check the clock of this machine",
         )
     if error.verify_code == NOT_YET_VALID:
@@ -109,7 +109,7 @@ def _broker_not_trusted(
     if error.verify_code in OTHER_NAME:
         return TlsRefusedError(
             f"{where}: its certificate is for another name",
-            hint="connect by a name it is for, check advertised.listeners, or set verify_hostname to false",
+            hint="connect by a name it lists, check advertised.listeners, or set verify_hostname to false",
         )
     return TlsRefusedError(f"{where}: its certificate was refused: {error.verify_message}")
 

@@ -117,7 +117,7 @@ async def create_topics(
             async with asyncio.timeout(timeout_ms / 1000):
                 out |= await _create(cluster, some, timeout_ms)
         except TimeoutError:
-            words = f"{cluster.name}: no answer within {timeout_ms / 1000:g} s to the creation of topics"
+            words = f"{cluster.name}: creating topics: no answer within {timeout_ms / 1000:g} s"
             return dict.fromkeys((topic.name for topic in topics), ConnectionFailedError(words)) | out
         except ConnectionFailedError as error:
             return dict.fromkeys((topic.name for topic in topics), error) | out

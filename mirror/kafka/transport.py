@@ -192,7 +192,7 @@ class Transport:
         if self._options.security.uses_sasl or self.bytes_received > 4096:
             return ConnectionFailedError(what)
         return ConnectionFailedError(
-            what, hint="the listener may want SASL: check security.protocol, and the broker and the network"
+            what, hint="the listener may require SASL: check security.protocol, the broker and the network"
         )
 
     # -- sending while somebody says so --------------------------------------------------------

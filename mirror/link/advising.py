@@ -52,14 +52,14 @@ def _congestion(link: Measured) -> Advice | None:
     if link.congestion == WANTED_CONGESTION:
         return None
     words = (
-        f"the relay's kernel uses {link.congestion}, which takes each lost packet for a full link; "
+        f"the relay's kernel uses {link.congestion}, which mistakes each lost packet for a full link; "
         f"{WANTED_CONGESTION} does not"
     )
     commands = ["sysctl -w net.ipv4.tcp_congestion_control=bbr"]
     if WANTED_CONGESTION not in (link.congestion_available or ()):
         commands = ["modprobe tcp_bbr", "echo tcp_bbr > /etc/modules-load.d/tcp_bbr.conf", *commands]
     else:
-        words += "; it is there, but may not be used, or a route asks for another one (ip route show)"
+        words += "; bbr is available, but not allowed, or a route sets another one (ip route show)"
     return Advice("congestion", words, THERE, tuple(commands))
 
 
@@ -79,7 +79,7 @@ def _buffer(
     if wanted is None or not (limited or (bytes_max is not None and bytes_max < wanted)):
         return None
     enough = enough_buffer_bytes(wanted, bytes_max if limited else None)
-    held = "it is what holds the link back" if limited else f"what is on its way wants {_bytes(wanted)}"
+    held = "it limits the link" if limited else f"the data in flight needs {_bytes(wanted)}"
     words = f"the {name} of a connection may grow to {_bytes(bytes_max)}: {held}"
     return Advice(name, words, where, (f'sysctl -w net.ipv4.{setting}="{BUFFERS[setting]} {enough}"',))
 
@@ -91,7 +91,7 @@ def enough_buffer_bytes(wanted: int, too_small: int | None) -> int:
 
 
 def _bytes(count: int | None) -> str:
-    return "a size the kernel does not say" if count is None else f"{count / 1e6:.1f} MB"
+    return "a size that the kernel does not report" if count is None else f"{count / 1e6:.1f} MB"
 
 
 def window_wanted_bytes(link: Measured) -> int | None:
@@ -105,7 +105,7 @@ def _window(link: Measured, window_bytes: int) -> Advice | None:
     wanted = window_wanted_bytes(link)
     if wanted is None or window_bytes >= wanted:
         return None
-    words = f"link.window_bytes is {_bytes(window_bytes)}: a full link has {_bytes(wanted)} on their way"
+    words = f"link.window_bytes is {_bytes(window_bytes)}: a full link has {_bytes(wanted)} in flight"
     enough = math.ceil(ROOM * wanted / MIB)
     return Advice("window", words, "in the mirror's settings", (f"link: {{window_bytes: {enough} MiB}}",))
 
@@ -117,15 +117,15 @@ def _others(link: Measured) -> list[Advice | None]:
 def _programs(link: Measured) -> Advice | None:
     if link.limit is not Limit.PROGRAMS:
         return None
-    return Advice("processors", "the link could carry more: the relay or this machine had no time for it")
+    return Advice("processors", "the link could carry more: the relay or this machine did not keep up")
 
 
 def _loss(link: Measured) -> Advice | None:
     if link.loss is None or link.loss <= LOSS_MAX:
         return None
     words = (
-        f"{link.loss * 100:.1f} % of all segments were sent again: the line loses them, or a queue on the "
-        "way is too short; where --rate-max with four fifths of the rate loses nothing it is the queue"
+        f"{link.loss * 100:.1f} % of all segments were retransmitted: the line loses them, or a queue on the "
+        "path is too short; it is the queue if --rate-max at four fifths of the rate loses nothing"
     )
     return Advice("loss", words)
 
@@ -137,8 +137,8 @@ def _queue(link: Measured) -> Advice | None:
     if loaded < QUEUE_TIMES * idle or loaded - idle < QUEUE_SECONDS_MAX:
         return None
     words = (
-        f"while it is full everything waits {loaded - idle:.1f} s in a queue on the way: it is too long, or "
-        "others fill it too"
+        f"while the link is full, data waits {loaded - idle:.1f} s in a queue on the path: it is too "
+        "long, or others fill it too"
     )
     return Advice("queue", words)
 
@@ -149,6 +149,6 @@ def _clock(link: Measured) -> Advice | None:
         return None
     words = (
         f"the clocks of both machines differ by {abs(link.clock.offset_seconds):.1f} s: a lag in seconds is "
-        "wrong by as much"
+        "off by as much"
     )
     return Advice("clock", words, "on both machines", ("chronyc tracking",))

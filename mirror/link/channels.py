@@ -101,7 +101,7 @@ class Channels:
         state = self._state(number)
         base = _base(number)
         if state.held_bytes + len(data) > self._hello.windows[base] + FRAME_BYTES_MAX:
-            raise AnswerError("it sends more than it was allowed to")
+            raise AnswerError("it sent more than its window allows")
         self._claim(len(data))
         for arrived in state.received(at, data, now):
             read_at = self._distance.ours(arrived.header.read_us / 1e6, now)
@@ -111,13 +111,12 @@ class Channels:
         """Handle SHARED, ENDED or MOVED: a shared channel begins or ends, or partitions move to a channel.
 
         Raises:
-            AnswerError: The channel cannot begin, does not exist or is not shared, or the payload has a wrong
-                size.
+            AnswerError: The channel cannot begin, does not exist or is not one for this, or the payload has a
+                wrong size.
         """
         number, rest = protocol.read_channel(payload)
         if kind == Down.MOVED:
-            moved = self._state(number).moved
-            moved.update(self.on_moved(*protocol.read_moved(payload)))
+            self._move(number, payload)
         elif number in self._came:
             raise AnswerError(f"channel {number} is not shared")
         elif kind == Down.ENDED:
@@ -130,10 +129,19 @@ class Channels:
         else:
             self._states[number] = self._new(bytes(rest), now, SHARED_WINDOW_LOG_MAX)
 
+    def _move(self, number: int, payload: memoryview) -> None:
+        """Keep what moved to a shared channel; parts that come by LIVE have their own numbers."""
+        if number == Channel.BULK:
+            raise AnswerError(f"nothing moves to channel {number}")
+        state = self._state(number)
+        still_wanted = self.on_moved(*protocol.read_moved(payload))
+        if number != Channel.LIVE:
+            state.moved.update(still_wanted)
+
     def _state(self, number: int) -> ChannelState:
         state = self._states.get(number)
         if state is None or state.ended:
-            raise AnswerError(f"there is no channel {number}")
+            raise AnswerError(f"unknown channel {number}")
         return state
 
     def _new(self, key: bytes, now: float, window_log_max: int, *, repeats: bool = False) -> ChannelState:
@@ -151,7 +159,7 @@ class Channels:
         windows = sum(self._hello.windows[_base(number)] for number in self._states)
         frames = FRAMES_AT_ONCE * self._hello.frame_bytes + FRAME_BYTES_MAX
         if held + size > windows + frames + UNCERTAIN_BYTES:
-            raise AnswerError("it sends more than it was allowed to, on all channels together")
+            raise AnswerError("it sent more than its windows allow, over all channels")
 
     # -- what is taken -------------------------------------------------------------------------------
 

@@ -16,11 +16,11 @@ from mirror.model import TopicPartition
 from mirror.timetable import lowest
 
 HOUR_SECONDS = 3600.0
-NOTHING_PRODUCED = "nothing was produced meanwhile"
+NOTHING_PRODUCED = "nothing was produced during the measurement"
 NOT_FILLED = "the link was not filled: --rate-max"
-AT_LIMIT = "the link was not filled: a limit"
-TOO_SLOW = "more is produced than the link carries: it is never caught up"
-NOTHING_READ = "no batch could be read of what was produced"
+AT_LIMIT = "the link was not filled: a rate limit applies"
+TOO_SLOW = "more is produced than the link carries: the copy never catches up"
+NOTHING_READ = "no batch of what was produced could be read"
 
 
 class Sample(NamedTuple):
@@ -196,9 +196,7 @@ def expected(
     elif made == 0:
         pace = _Pace(None, None, 0.0, 0.0)
     carries = rate / share if rate and share else None
-    paced = (
-        link.limit is Limit.RATE_MAX
-    )  # then more waits in the kernel than for a copy within a limit
+    paced = link.limit is Limit.RATE_MAX  # then more waits in the kernel than for a copy within a limit
     full, one_way = None if paced else link.loaded, link.idle.median_seconds / 2
     reasons = (
         ("carries_bytes_per_second", carries, why),
@@ -242,4 +240,4 @@ def _why_unknown(link: Measured, production: Production | None, why_none: str) -
         return why_none
     if not production.records_per_second:
         return NOTHING_PRODUCED
-    return next(iter(production.unknown.values()), "nothing came over the link")
+    return next(iter(production.unknown.values()), "nothing crossed the link")

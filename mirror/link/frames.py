@@ -193,16 +193,14 @@ class Opener:
                 decompressed, or it needs too large a window.
         """
         if header.sequence != self._sequence:
-            raise AnswerError(f"frame {header.sequence} came where {self._sequence} was due")
+            raise AnswerError(f"received frame {header.sequence}, expected {self._sequence}")
         self._sequence += 1
         fields = _FIELDS.pack(header.magic, *header[:5])
         if not secrets.compare_digest(_digest(self._key, fields, [wire]), header.digest):
-            raise AnswerError(f"frame {header.sequence} is not what was sent: its digest is another")
+            raise AnswerError(f"frame {header.sequence} is not what was sent: its digest does not match")
         if header.stored:
             if len(wire) != header.body_bytes:
-                raise AnswerError(
-                    f"a frame of {header.body_bytes} bytes that are as they are has {len(wire)}"
-                )
+                raise AnswerError(f"a stored frame of {header.body_bytes} bytes has {len(wire)}")
             return wire
         assert self._zstd is not None, "nothing is opened after the end"
         self._inflate(self._zstd, wire, room)
@@ -217,11 +215,11 @@ class Opener:
                 filled += zstd.readinto(body[filled:])
             goes_on = bool(left.rest) or self._holds_more(zstd)
         except _NothingLeftError as error:
-            raise AnswerError(f"a frame of {len(body)} bytes ends before that") from error
+            raise AnswerError(f"a frame of {len(body)} bytes is truncated") from error
         except zstandard.ZstdError as error:
             raise AnswerError(f"a frame cannot be decompressed: {error}") from error
         if goes_on:
-            raise AnswerError(f"a frame of {len(body)} bytes goes on behind its end")
+            raise AnswerError(f"a frame of {len(body)} bytes continues after its end")
 
     def _holds_more(self, zstd: zstandard.ZstdDecompressionReader) -> bool:
         """Whether zstd has more output than fits into the body."""
@@ -333,10 +331,10 @@ class Frames:
     def _read_header(self, came: bytearray) -> Header:
         magic, sequence, node, read_us, body_bytes, wire_bytes = _FIELDS.unpack_from(came)
         if magic not in {MAGIC, STORED}:
-            raise AnswerError(f"{magic!r} came where a frame was due")
+            raise AnswerError(f"received {magic!r} instead of a frame")
         wire_bytes_max = wire_bound(min(body_bytes, self._body_bytes_max))
         if body_bytes > self._body_bytes_max or wire_bytes > wire_bytes_max:
-            raise AnswerError(f"frame {sequence} claims {body_bytes} bytes, {wire_bytes} of them compressed")
+            raise AnswerError(f"frame {sequence} is too large: {body_bytes} bytes, {wire_bytes} compressed")
         digest = bytes(came[_FIELDS.size : HEADER_BYTES])
         return Header(sequence, node, read_us, body_bytes, wire_bytes, digest, magic == STORED)
 

@@ -105,7 +105,7 @@ def read_welcome(document: dict[str, Any]) -> Welcome:
             source_cluster_id=None if cluster_id is None else messages.words(cluster_id),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise AnswerError(f"its welcome makes no sense: {error!r}") from error
+        raise AnswerError(f"its WELCOME is invalid: {error!r}") from error
 
 
 def read_choice(document: dict[str, Any]) -> Choice:
@@ -121,7 +121,7 @@ def read_choice(document: dict[str, Any]) -> Choice:
         why = messages.words(document["why"])
         return Choice(level, bool(document["recode"]), why, connections, window_bytes)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise AnswerError(f"its choice makes no sense: {error!r}") from error
+        raise AnswerError(f"its CHOICE is invalid: {error!r}") from error
 
 
 def read_trouble(document: dict[str, Any]) -> Trouble:
@@ -131,14 +131,14 @@ def read_trouble(document: dict[str, Any]) -> Trouble:
     """
     node, detail = document.get("node"), document.get("detail")
     if not isinstance(node, int) or not isinstance(detail, str):
-        raise AnswerError("a trouble without a node, or without words")
+        raise AnswerError("a TROUBLE without a node or a detail")
     return Trouble(node, messages.words(detail))
 
 
 def _number(value: Any, most: int) -> int:
     number = int(value)
     if not 0 <= number <= most:
-        raise ValueError("a number that cannot be")
+        raise ValueError("a number out of range")
     return number
 
 

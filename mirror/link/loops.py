@@ -65,7 +65,7 @@ async def beside(work: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
         yield
     except BaseException:
         if (failure := await _end(task)) is not None:
-            words = "what ran beside something that has failed had failed, too"
+            words = "a task that ran in parallel with a failed one failed, too"
             asyncio.get_running_loop().call_exception_handler({"message": words, "exception": failure})
         raise
     if (failure := await _end(task)) is not None:

@@ -33,8 +33,8 @@ AT_RATE_ABOVE = 0.9
 ROOM = 2
 """The kernel's size of a buffer includes its overhead around packets: half of it is window."""
 
-TOO_SHORT = "the load was over before TCP had found its pace: give it more --seconds"
-NOT_SAID = "the kernel of {} machine does not say (net.ipv4.{})"
+TOO_SHORT = "the load ended before TCP had found its pace: raise --seconds"
+NOT_SAID = "the kernel of {} machine does not report it (net.ipv4.{})"
 AVAILABLE_NOT_SAID = NOT_SAID.format("the relay's", "tcp_available_congestion_control")
 
 
@@ -149,12 +149,12 @@ def measured(observed: Observed, receive_buffer_bytes_max: int | None) -> Measur
     limited = limit(report, load, found, receive_buffer_bytes_max, wanted)
     reasons = (
         ("loaded", loaded, "no answer came during the load"),
-        ("loaded_wire_seconds", wire, _why_no(report, "how long the wire is")),
+        ("loaded_wire_seconds", wire, _why_no(report, "the round trip")),
         ("rate", found, TOO_SHORT),
         ("bandwidth_delay_bytes", product, TOO_SHORT),
         ("buffer_bytes_wanted", wanted, TOO_SHORT),
-        ("loss", loss, _why_no(report, "what it has sent again")),
-        ("limit", limited, _why_no(report, "what it waited for")),
+        ("loss", loss, _why_no(report, "retransmissions")),
+        ("limit", limited, _why_no(report, "what sending waited for")),
         ("receive_window_bytes", window, _why_no(report, "the receive window")),
         ("receive_window_allows", window, _why_no(report, "the receive window")),
         ("receive_buffer_bytes_max", receive_buffer_bytes_max, NOT_SAID.format("this", "tcp_rmem")),
@@ -270,4 +270,4 @@ def limit(
 def _why_no(report: Report, what: str) -> str:
     if report.kernel is None:
         return TOO_SHORT
-    return f"the kernel of the relay's machine does not say {what}"
+    return f"the kernel of the relay's machine does not report {what}"

@@ -116,7 +116,7 @@ class Messages:
             return _HEAD.size
         length = int.from_bytes(came[:4], "big")
         if not 1 <= length <= self._bytes_max:
-            raise AnswerError(f"a message of {length} bytes came, the most is {self._bytes_max}")
+            raise AnswerError(f"a message of {length} bytes; the limit is {self._bytes_max}")
         if self._on_slice is None or came[4] != SLICE:
             return 4 + length
         if length - 1 <= _SLICE_HEAD.size:
@@ -144,7 +144,7 @@ def _payload(whole: memoryview) -> memoryview:
     """
     said, crc = whole[:-_CRC_BYTES], whole[-_CRC_BYTES:]
     if len(said) < _HEAD.size or crc32c(said) != int.from_bytes(crc, "big"):
-        raise AnswerError(f"a message of kind {whole[4]} and {len(whole)} bytes was spoiled on its way")
+        raise AnswerError(f"a message of kind {whole[4]} and {len(whole)} bytes was corrupted in transit")
     return said[_HEAD.size :]
 
 
@@ -158,13 +158,13 @@ def document(payload: bytes | memoryview) -> dict[str, Any]:
         AnswerError: It is not a JSON object, or longer than ``DOCUMENT_BYTES_MAX``.
     """
     if len(payload) > DOCUMENT_BYTES_MAX:
-        raise AnswerError(f"{len(payload)} bytes of JSON, the most is {DOCUMENT_BYTES_MAX}")
+        raise AnswerError(f"{len(payload)} bytes of JSON; the limit is {DOCUMENT_BYTES_MAX}")
     try:
         found = json.loads(bytes(payload))
     except (ValueError, RecursionError) as error:
-        raise AnswerError(f"{len(payload)} bytes that are no JSON: {error}") from error
+        raise AnswerError(f"{len(payload)} bytes that are not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise AnswerError(f"a JSON object was due, {type(found).__name__} came")
+        raise AnswerError(f"expected a JSON object, received {type(found).__name__}")
     return found
 
 

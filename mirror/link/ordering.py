@@ -57,7 +57,7 @@ class InOrder:
     def _given_out(self, at: int, data: memoryview) -> Iterator[memoryview]:
         """The new bytes of a piece that begins at the next byte or before it."""
         if at < self._next and not self._repeats:
-            raise AnswerError(f"a slice at byte {at} came where {self._next} was due")
+            raise AnswerError(f"received a slice at byte {at}, expected {self._next}")
         new = data[self._next - at :]
         if new:
             self._next += len(new)

@@ -104,7 +104,7 @@ def encode_parts(parts: Sequence[Part], recode: Container[Key] = ()) -> list[byt
     left = RECODED_BYTES_MAX
     for number, offset, next_offset, fetched, _ in parts:
         entries = recoded(fetched.records, left) if fetched.key in recode else None
-        records = [fetched.records] if entries is None else entries
+        records = [fetched.records] if entries is None else entries.pieces
         head = _PART.pack(
             *fetched.key,
             number,
@@ -121,7 +121,7 @@ def encode_parts(parts: Sequence[Part], recode: Container[Key] = ()) -> list[byt
         )
         pieces.append(head + b"".join(_ABORTED.pack(*entry) for entry in fetched.aborted))
         pieces += records
-        left -= 0 if entries is None else sum(map(len, entries))
+        left -= 0 if entries is None else entries.inflated_bytes
     return pieces
 
 
@@ -195,7 +195,7 @@ def decode_parts(body: memoryview) -> list[Part]:
         try:
             fields = _PART.unpack_from(body, at)
         except struct.error as failure:
-            raise AnswerError(f"a part is cut off at byte {at} of {end}") from failure
+            raise AnswerError(f"a part is truncated at byte {at} of {end}") from failure
         topic_id, partition, number, error, *offsets, aborted_count, whole, size = fields
         offset, next_offset, high_watermark, stable, log_start, epoch, epoch_end = offsets
         begins = at + _PART.size + aborted_count * _ABORTED.size
@@ -207,7 +207,7 @@ def decode_parts(body: memoryview) -> list[Part]:
             raise AnswerError(f"more than {ENTRIES_MAX} parts and aborted transactions in one frame")
         to_restore += whole
         if to_restore > BODY_BYTES_MAX:
-            raise AnswerError(f"parts of {end} bytes are to become {to_restore}")
+            raise AnswerError(f"parts of {end} bytes would become {to_restore}")
         if partition < 0 or not 0 <= offset <= next_offset:
             raise AnswerError(f"a part of partition {partition} goes from {offset} to {next_offset}")
         aborted = [(one, first) for one, first in _ABORTED.iter_unpack(body[head_end:begins])]

@@ -15,6 +15,7 @@ from typing import Any
 
 from mirror.errors import AnswerError
 from mirror.kafka.tcp_info import TcpInfo
+from mirror.link import messages
 
 PROTOCOL = "twinsite-probe/1"
 PATH = "/v1/probe"
@@ -133,19 +134,17 @@ def read_report(document: Mapping[str, Any]) -> Report:
     Raises:
         AnswerError: A field is missing, or of another type or range.
     """
-    available, kernel = document.get("congestion_available"), document.get("kernel")
-    if available is not None and not (isinstance(available, list) and all(map(_is_text, available))):
-        raise AnswerError(f"congestion_available is {_shown(available)}, and not a list of names")
+    kernel = document.get("kernel")
     if not (kernel is None or isinstance(kernel, dict)):
-        raise AnswerError(f"kernel is {_shown(kernel)}, and not an object")
+        raise AnswerError(f"kernel is {_shown(kernel)}, not an object")
     sent = _whole(document, "bytes")
     if sent is None:
-        raise AnswerError("a report without the bytes that were sent")
+        raise AnswerError("a report without the number of bytes sent")
     return Report(
         relay=_text(document, "relay"),
         bytes=sent,
         congestion=_text(document, "congestion"),
-        congestion_available=None if available is None else tuple(available),
+        congestion_available=_names(document, "congestion_available"),
         send_buffer_bytes_max=_whole(document, "send_buffer_bytes_max"),
         send_buffer_full=_number(document, "send_buffer_full"),
         kernel=None if kernel is None else _read_kernel(kernel),
@@ -178,8 +177,22 @@ def _is_text(value: object) -> bool:
 def _text(document: Mapping[str, Any], name: str) -> str:
     value = document.get(name)
     if not isinstance(value, str):
-        raise AnswerError(f"{name} is {_shown(value)}, and not a text")
-    return value
+        raise AnswerError(f"{name} is {_shown(value)}, not a text")
+    return messages.words(value)
+
+
+def _names(document: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
+    """Names without spaces, cut as if they were one text; None if the relay does not know.
+
+    Raises:
+        AnswerError: It is no list of texts.
+    """
+    value = document.get(name)
+    if value is None:
+        return None
+    if not (isinstance(value, list) and all(map(_is_text, value))):
+        raise AnswerError(f"{name} is {_shown(value)}, not a list of names")
+    return tuple(messages.words(" ".join(value)).split())
 
 
 def _number(document: Mapping[str, Any], name: str) -> float | None:
@@ -192,14 +205,14 @@ def _number(document: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= NUMBER_MAX:
-        raise AnswerError(f"{name} is {_shown(value)}, and not a number from 0 on")
+        raise AnswerError(f"{name} is {_shown(value)}, not a number of 0 or more")
     return float(value)
 
 
 def _whole(document: Mapping[str, Any], name: str) -> int | None:
     value = _number(document, name)
     if value is not None and not value.is_integer():
-        raise AnswerError(f"{name} is {_shown(value)}, and not a whole number")
+        raise AnswerError(f"{name} is {_shown(value)}, not a whole number")
     return None if value is None else int(value)
 
 

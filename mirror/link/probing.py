@@ -121,7 +121,7 @@ class _Observer:
         while self.report is None:
             if time.monotonic() > ends_at:
                 raise ConnectionFailedError(
-                    f"relay {self.relay}: it was asked to send for {load.seconds:g} s, and does not end"
+                    f"relay {self.relay}: it was asked to send for {load.seconds:g} s, and has not stopped"
                 )
             if self._asked_at is None and time.monotonic() - self._answered_at >= ECHO_EVERY_SECONDS:
                 await self._ask()
@@ -166,9 +166,10 @@ class _Observer:
         elif kind == Down.REPORT:
             self.report = read_report(messages.document(payload))
         elif kind == Down.BYE:
-            raise ConnectionFailedError(f"relay {self.relay}: {messages.document(payload).get('detail')}")
+            detail = messages.words(messages.document(payload).get("detail"))
+            raise ConnectionFailedError(f"relay {self.relay}: {detail}")
         else:
-            raise AnswerError(f"there are no messages of kind {kind} in a probe")
+            raise AnswerError(f"unknown message kind {kind} in a probe")
 
     def _note(self, now: float) -> None:
         """Note an arrival. The first is kept as it is; later ones close to each other become one."""
@@ -179,7 +180,7 @@ class _Observer:
 
     def _heard_pong(self, pong: Pong) -> None:
         if self._asked_at is None or pong.token != self._asked:
-            raise AnswerError(f"an answer to question {pong.token} came, which was not asked")
+            raise AnswerError(f"received PONG {pong.token}, which answers no PING")
         now = time.monotonic()
         seconds = now - self._asked_at
         offset = pong.clock_ms / 1000 - (time.time() - seconds / 2)

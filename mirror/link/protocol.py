@@ -106,7 +106,7 @@ def read_want(payload: bytes | memoryview) -> list[Position]:
     ]
     for position in found:
         if position.offset < 0 or position.recode not in {0, 1}:
-            raise AnswerError(f"no partition is read at {position}")
+            raise AnswerError(f"invalid position: {position}")
     return found
 
 
@@ -219,7 +219,7 @@ def read_channel(payload: memoryview) -> tuple[int, memoryview]:
         AnswerError: The payload is empty.
     """
     if not payload:
-        raise AnswerError("a message about no channel")
+        raise AnswerError("a message without a channel")
     return payload[0], payload[1:]
 
 
@@ -234,7 +234,7 @@ def read_moved(payload: memoryview) -> tuple[int, list[tuple[Key, int]]]:
 
 def _key(topic_id: bytes, partition: int) -> Key:
     if partition < 0:
-        raise AnswerError(f"there is no partition {partition}")
+        raise AnswerError(f"invalid partition {partition}")
     return Key(topic_id, partition)
 
 
@@ -247,5 +247,5 @@ def _each(layout: struct.Struct, payload: bytes | memoryview) -> list[tuple[Any,
 
 def _only(layout: struct.Struct, payload: bytes | memoryview) -> list[tuple[Any, ...]]:
     if len(payload) != layout.size:
-        raise AnswerError(f"{len(payload)} bytes came where {layout.size} were due")
+        raise AnswerError(f"received {len(payload)} bytes, expected {layout.size}")
     return _each(layout, payload)

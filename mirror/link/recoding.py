@@ -71,6 +71,18 @@ _RECODINGS: Mapping[int, _Recoding] = {
 }
 
 
+class Recoded(NamedTuple):
+    """Batches as they cross the link.
+
+    Attributes:
+        pieces: Their bytes.
+        inflated_bytes: Of those, how many came out of inflating.
+    """
+
+    pieces: list[bytes | memoryview]
+    inflated_bytes: int
+
+
 class Restored(NamedTuple):
     """What became of recoded records.
 
@@ -83,8 +95,8 @@ class Restored(NamedTuple):
     odd_end: int | None
 
 
-def recoded(records: memoryview, bytes_max: int) -> list[bytes | memoryview] | None:
-    """The whole batches of a part, inflated where possible, in pieces; None if none can be inflated.
+def recoded(records: memoryview, bytes_max: int) -> Recoded | None:
+    """The whole batches of a part, inflated where possible; None if none can be inflated.
 
     A batch that would certainly not come out as it was stays as it is.
 
@@ -92,17 +104,17 @@ def recoded(records: memoryview, bytes_max: int) -> list[bytes | memoryview] | N
         bytes_max: How much they may inflate to together; the others travel as they are.
     """
     pieces: list[bytes | memoryview] = []
-    any_inflated = False
+    any_inflated, left = False, bytes_max
     for header, view in walk(records):
-        inflated = _inflated(header, view, bytes_max)
+        inflated = _inflated(header, view, left)
         if inflated is None:
             pieces += (_ENTRY.pack(_AS_IT_IS, len(view)), view)
         else:
             any_inflated = True
             head, data = inflated
-            bytes_max -= len(data)
+            left -= len(data)
             pieces += (_ENTRY.pack(_INFLATED, len(head) + len(data)), head, data)
-    return pieces if any_inflated else None
+    return Recoded(pieces, bytes_max - left) if any_inflated else None
 
 
 def _inflated(header: BatchHeader, view: memoryview, bytes_max: int) -> tuple[memoryview, bytes] | None:
@@ -147,7 +159,7 @@ def restore(entries: memoryview, records: memoryview) -> Restored:
     at, end, filled = 0, len(entries), 0
     while at < end:
         if end - at < _ENTRY.size:
-            raise AnswerError(f"an entry is cut off at byte {at} of {end}")
+            raise AnswerError(f"an entry is truncated at byte {at} of {end}")
         kind, size = _ENTRY.unpack_from(entries, at)
         begins, at = at + _ENTRY.size, at + _ENTRY.size + size
         if at > end or kind not in {_AS_IT_IS, _INFLATED} or (kind == _INFLATED and size < HEADER_BYTES):
@@ -163,7 +175,7 @@ def restore(entries: memoryview, records: memoryview) -> Restored:
         if kind == _INFLATED and not (fits and _is_whole(records[filled:after])):
             return Restored(filled, BatchHeader._make(HEADER.unpack_from(head)).next_offset)
         if not fits:
-            raise AnswerError(f"{len(records)} bytes of records become {after}")
+            raise AnswerError(f"{len(records)} bytes of records would become {after}")
         filled = after
     return Restored(filled, odd_end=None)
 

@@ -52,6 +52,8 @@ log = structlog.get_logger(__name__)
 TROUBLES_MAX = 1000
 RECEIVE_BYTES = 256 << 10
 PING_SECONDS, PINGS_MAX = 2.0, 20
+BYE_SECONDS = 1.0
+"""How long BYE is waited for when a further connection has ended before the first one."""
 HELLO_NUMBER = 0
 """Stands for HELLO, which WELCOME answers; PINGs have numbers from 1 on."""
 CLOCK_OFFSETS = 15
@@ -261,7 +263,16 @@ class LinkStream:
             else:
                 end_when_dead(sock)
                 self._more.append(sock)
-                await self._receive_on(sock, Messages(on_slice=self.channels.heard_slice))
+                await self._receive_joined(sock)
+
+    async def _receive_joined(self, sock: socket.socket) -> None:
+        """Receive on a further connection. If it ends, BYE may still be in flight over the first."""
+        try:
+            await self._receive_on(sock, Messages(on_slice=self.channels.heard_slice))
+        except ConnectionFailedError as error:
+            if not isinstance(error, AnswerError):
+                await asyncio.sleep(BYE_SECONDS)
+            raise
 
     def _not_joined(self, tries: int, error: TwinsiteError) -> None:
         """Warn once for the stream, however many connections it is to have."""
@@ -294,7 +305,7 @@ class LinkStream:
             if silent > self._options.request_timeout_seconds:
                 raise ConnectionFailedError(f"relay {self.relay}: silent for {silent:.0f} s")
             if len(self._outgoing) > UNSENT_BYTES_MAX:
-                raise ConnectionFailedError(f"relay {self.relay}: it does not read what it is told")
+                raise ConnectionFailedError(f"relay {self.relay}: it does not read what it is sent")
             self._ping(now)
             await asyncio.sleep(PING_SECONDS)
 
@@ -327,7 +338,7 @@ class LinkStream:
             raise self._refusal(messages.document(payload))
         if self._welcome is None:
             if kind != Down.WELCOME:
-                raise AnswerError(f"a message of kind {kind} came where a welcome was due")
+                raise AnswerError(f"received a message of kind {kind} instead of WELCOME")
             self._welcome = read_welcome(messages.document(payload))
             self._compare_clocks(self._asked.pop(HELLO_NUMBER), self._welcome.steady_us)
             self.channels.begin(self._welcome.keys, self._heard_at)
@@ -343,7 +354,7 @@ class LinkStream:
         elif kind == Down.PONG:
             self._heard_pong(protocol.read_pong(payload))
         else:
-            raise AnswerError(f"there are no messages of kind {kind}")
+            raise AnswerError(f"unknown message kind {kind}")
 
     def _heard_trouble(self, trouble: Trouble) -> None:
         if len(self._troubles) < TROUBLES_MAX:

@@ -143,7 +143,7 @@ class Access:
             if role is not None:
                 return Visitor(peer, name, self._roles[role])
         shown = ", ".join(names[:NAMES_SHOWN_MAX]) or "none"
-        words = f"listen.identities of this relay has none of the names of this certificate: {shown}"
+        words = f"no name of this certificate is in listen.identities of this relay: {shown}"
         raise NotAdmittedError(HTTPStatus.FORBIDDEN, UNKNOWN_IDENTITY, words)
 
     def _check(self, visitor: Visitor, way: Way) -> None:

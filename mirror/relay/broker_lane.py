@@ -209,7 +209,7 @@ class BrokerLane:
         """For how long the broker has owed an answer: it refuses, is gone, or does not answer."""
         return max(time.monotonic() - self._due_at, 0.0)
 
-    def close(self, why: str = "the mirror is gone") -> None:
+    def close(self, why: str = "the mirror has disconnected") -> None:
         """Close the connection to the broker."""
         if self._connection is not None:
             self._connection.close(why)
@@ -306,7 +306,7 @@ class BrokerLane:
             cluster = self._reader.cluster
             address = cluster.info.brokers.get(self.node)
             if address is None:
-                raise ConnectionFailedError(f"broker {self.node} is not in the cluster just now")
+                raise ConnectionFailedError(f"broker {self.node} is currently not in the cluster")
             connection = await Connection.open(address, cluster.options)
             self._count()
             self._connection, self._counted = connection, (0, 0)

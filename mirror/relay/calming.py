@@ -142,7 +142,7 @@ class Calming:
             bbr = _bbr_of(self._sock)
             info = tcp_info(self._sock)
             if bbr is None or info.segments_sent is None or info.segments_resent is None:
-                log.info("bbr_not_watched", error="the kernel does not say how it does")
+                log.info("bbr_not_watched", error="the kernel does not report its state")
                 return
             self._calmed.look(bbr, info.segments_sent, info.segments_resent, time.monotonic())
             rate = self._calmed.rate

@@ -70,7 +70,7 @@ class Eyes:
         await self._runner.cleanup()
 
     async def _livez(self, request: web.Request) -> web.Response:
-        return probe(request, Verdict((Check("event_loop", ok=True, reason="turned to answer this"),)))
+        return probe(request, Verdict((Check("event_loop", ok=True, reason="responds"),)))
 
     async def _readyz(self, request: web.Request) -> web.Response:
         waits_for = self._take_status().waits_for
@@ -80,8 +80,8 @@ class Eyes:
         if self._stopping():
             return Check("mirrors", ok=False, reason="the relay is being stopped")
         if waits_for:
-            return Check("mirrors", ok=False, reason=f"may not come in, the relay waits for {waits_for}")
-        return Check("mirrors", ok=True, reason="may come in")
+            return Check("mirrors", ok=False, reason=f"not admitted yet: the relay waits for {waits_for}")
+        return Check("mirrors", ok=True, reason="admitted")
 
     async def _source(self, waits_for: str) -> Check:
         if waits_for:

@@ -130,11 +130,11 @@ class Guard:
         api_key, version, _ = _HEAD.unpack_from(request)
         low, high = VERSIONS.get(api_key, (0, -1))
         if not low <= version <= high:
-            words = f"{_called(api_key)} version {version}: for its role {_passed(api_key)} passed on"
+            words = f"{_called(api_key)} version {version}: its role allows {_passed(api_key)}"
             raise RefusedError(words)
         if len(request) > REQUEST_BYTES_MAX:
             raise RefusedError(
-                f"a request of {len(request)} bytes, the most for its role is {REQUEST_BYTES_MAX}"
+                f"a request of {len(request)} bytes; the limit for its role is {REQUEST_BYTES_MAX}"
             )
         if api_key == METADATA:
             return self._asked_metadata(request, version)
@@ -146,11 +146,9 @@ class Guard:
             names = None if decoded.topics is None else frozenset(t.name for t in decoded.topics if t.name)
             understood = bytes(decoded.encode(header=True))
         except NOT_DECODED as error:
-            raise RefusedError(
-                f"Metadata of {len(request)} bytes that are not understood: {error!r}"
-            ) from error
+            raise RefusedError(f"cannot decode Metadata of {len(request)} bytes: {error!r}") from error
         if decoded.allow_auto_topic_creation:
-            raise RefusedError("Metadata that may make topics (allow_auto_topic_creation)")
+            raise RefusedError("Metadata that may create topics (allow_auto_topic_creation)")
         return Asked(METADATA, version, names, understood)
 
     # -- answers ---------------------------------------------------------------------------------
@@ -167,7 +165,7 @@ class Guard:
         try:
             return self._answered(asked, answer)
         except (*NOT_DECODED, AnswerError) as error:
-            words = f"an answer to {asked.api} of {len(answer)} bytes that are not understood: {error!r}"
+            words = f"cannot decode an answer to {asked.api} of {len(answer)} bytes: {error!r}"
             raise RefusedError(words) from error
 
     def _answered(self, asked: Asked, answer: memoryview) -> Passed:
@@ -315,6 +313,6 @@ def _called(api_key: int) -> str:
 
 def _passed(api_key: int) -> str:
     if api_key not in VERSIONS:
-        return "no such requests are"
+        return "no such requests"
     low, high = VERSIONS[api_key]
-    return f"version {low} is" if low == high else f"versions {low} to {high} are"
+    return f"version {low}" if low == high else f"versions {low} to {high}"

@@ -26,18 +26,16 @@ class Hello(Section, strict=True, extra="ignore"):
     A newer mirror may send more fields; it does without them unless WELCOME says that they were understood.
     """
 
-    flow: str = Field(pattern=r"^[a-z0-9-]{1,40}$", description="Its name.")
-    producer_id: int = Field(ge=-1, le=NUMBER_MAX, description="The flow's at the target.")
-    epoch: int = Field(ge=0, le=32767, description="The flow's, likewise.")
-    isolation: int = Field(ge=0, le=1, description="As in Fetch.")
-    windows: tuple[Window, Window] = Field(
-        strict=False, description="Bytes of frames on their way, by channel."
-    )
+    flow: str = Field(pattern=r"^[a-z0-9-]{1,40}$", description="The flow's name.")
+    producer_id: int = Field(ge=-1, le=NUMBER_MAX, description="The flow's producer id at the target.")
+    epoch: int = Field(ge=0, le=32767, description="Epoch of that producer.")
+    isolation: int = Field(ge=0, le=1, description="Isolation level, as in Fetch.")
+    windows: tuple[Window, Window] = Field(strict=False, description="Bytes of frames in flight, by channel.")
     frame_bytes: int = Field(
-        ge=1, le=NUMBER_MAX, description="Bytes of records in one frame, unless one batch is larger."
+        ge=1, le=NUMBER_MAX, description="Bytes of records per frame, unless one batch is larger."
     )
-    level: int = Field(ge=0, le=19, description="zstd's for what is behind; 0: as the link needs.")
-    recode: bool = Field(description="Whether batches may be inflated for the way.")
+    level: int = Field(ge=0, le=19, description="zstd level for partitions behind; 0: to suit the link.")
+    recode: bool = Field(description="Whether batches may be inflated for the link.")
 
 
 class Refused(Exception):  # noqa: N818 - it says what the mirror did

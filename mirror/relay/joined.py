@@ -69,7 +69,7 @@ class Joined(Line):
 
     def data_received(self, _: bytes) -> None:
         if not self.ended.done():
-            self._stream.refuse("bad_message", "something came on a connection that was joined")
+            self._stream.refuse("bad_message", "unexpected data on a joined connection")
 
     def has_room(self) -> None:
         """The stream decides what goes next."""

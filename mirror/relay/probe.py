@@ -57,10 +57,10 @@ SO_MAX_PACING_RATE = 47
 class Load(Section, strict=True, extra="ignore"):
     """What a mirror asks for, see :class:`mirror.link.probe.Load`. A newer mirror may send more fields."""
 
-    seconds: float = Field(gt=0, le=SECONDS_MAX, description="For so long.")
-    settle_seconds: float = Field(ge=0, le=SECONDS_MAX, description="Counted from then on.")
-    bytes_max: int = Field(ge=1, le=BYTES_MAX, description="It ends after so many, too.")
-    rate_max: int | None = Field(ge=RATE_MIN, le=RATE_CEILING, description="Bytes a second.")
+    seconds: float = Field(gt=0, le=SECONDS_MAX, description="How long to send.")
+    settle_seconds: float = Field(ge=0, le=SECONDS_MAX, description="Counting starts after this long.")
+    bytes_max: int = Field(ge=1, le=BYTES_MAX, description="It also ends after this many.")
+    rate_max: int | None = Field(ge=RATE_MIN, le=RATE_CEILING, description="Bytes per second.")
 
 
 class Probe(Asked):
@@ -131,7 +131,7 @@ class Probe(Asked):
         self.close()
 
     def _lose_patience(self) -> None:
-        self._audit.probe(self._peer, TOO_SLOW, "it asks for nothing, or reads nothing")
+        self._audit.probe(self._peer, TOO_SLOW, "it requests nothing, or does not read")
         self.close()
         self.give_up()
 
@@ -144,7 +144,7 @@ class Probe(Asked):
         elif kind == Up.LOAD and not self._began_at:
             self._begin(messages.document(payload))
         else:
-            raise AnswerError(f"a message of kind {kind} came: there is one load, and there are pings")
+            raise AnswerError(f"unexpected message of kind {kind}: a probe has one LOAD, and PINGs")
 
     def _begin(self, document: dict[str, Any]) -> None:
         try:
@@ -169,7 +169,7 @@ class Probe(Asked):
             self.sock.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("=Q", rate_max))
         except OSError as error:
             raise AnswerError(
-                f"load: rate_max: this system cannot keep to a rate: {error.strerror}"
+                f"load: rate_max: this system cannot limit the rate: {error.strerror}"
             ) from error
 
     # -- what it is sent -----------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class Probe(Asked):
 
     def unread(self) -> None:
         """Tell the audit."""
-        self._audit.probe(self._peer, "unread", "it asks and does not read")
+        self._audit.probe(self._peer, "unread", "it sends requests but does not read")
 
 
 _random: list[bytes] = []

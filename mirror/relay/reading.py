@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from mirror.errors import AnswerError, TwinsiteError
+from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo
@@ -115,7 +116,7 @@ class SourceReader:
         new = {position.key for position in positions if position.key not in self.places}
         wanted = len(self.places) + len(new)
         if wanted > PLACES_MAX:
-            raise AnswerError(f"{wanted} partitions are wanted, the most is {PLACES_MAX}")
+            raise AnswerError(f"{wanted} partitions are requested; the limit is {PLACES_MAX}")
         for key, number, offset, fetched_epoch, recode, rank in positions:
             self.forget([key])
             if not recode:
@@ -221,19 +222,21 @@ class SourceReader:
             self._strayed.set()
 
     async def run(self) -> None:
-        """Read until cancelled."""
+        """Read until cancelled. While no broker says who leads what, the pause after each try is longer."""
+        attempts = 0
         try:
             async with asyncio.TaskGroup() as self._group:
                 while True:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(UNREAD_LOOK_SECONDS):
                             await self._strayed.wait()
-                    if self._strayed.is_set():
-                        self._strayed.clear()
-                        spent = await self._look_again()
-                        await asyncio.sleep(max(ROUTE_PAUSE_SECONDS, spent * ROUTE_PAUSE_TIMES))
-                    elif self.unread(SILENT_SECONDS):
-                        await self._look_whether_gone()
+                    try:
+                        await self._look()
+                        attempts = 0
+                    except TwinsiteError as error:
+                        attempts += 1
+                        self.trouble(-1, str(error))
+                        await asyncio.sleep(pause_seconds(attempts))
         finally:
             for lane in self._lanes.values():
                 lane.end()
@@ -252,15 +255,27 @@ class SourceReader:
         """Report that a broker cannot be read at the moment; -1: none answers."""
         self._outlet.trouble(node, words)
 
+    async def _look(self) -> None:
+        """Look up leaders where there is a reason to.
+
+        Raises:
+            TwinsiteError: No broker answers.
+        """
+        if self._strayed.is_set():
+            spent = await self._look_again()
+            await asyncio.sleep(max(ROUTE_PAUSE_SECONDS, spent * ROUTE_PAUSE_TIMES))
+        elif self.unread(SILENT_SECONDS):
+            await self._look_whether_gone()
+
     async def _look_whether_gone(self) -> None:
-        """Check whether a silent broker has left the cluster: others lead its partitions then."""
-        try:
-            brokers = (await self.cluster.describe_topics([])).brokers
-            if brokers.keys() != self.cluster.info.brokers.keys():
-                await self.cluster.refresh(not_older_than_seconds=UNREAD_LOOK_SECONDS)
-        except TwinsiteError as error:
-            self.trouble(-1, str(error))
-            return
+        """Check whether a silent broker has left the cluster: others lead its partitions then.
+
+        Raises:
+            TwinsiteError: No broker answers.
+        """
+        brokers = (await self.cluster.describe_topics([])).brokers
+        if brokers.keys() != self.cluster.info.brokers.keys():
+            await self.cluster.refresh(not_older_than_seconds=UNREAD_LOOK_SECONDS)
         self._leave_gone()
 
     def _leave_gone(self) -> None:
@@ -270,13 +285,13 @@ class SourceReader:
                 lane.close("the broker has left the cluster")
 
     async def _look_again(self) -> float:
-        """Look for the leaders of astray partitions; returns for how many seconds nothing else could run."""
-        try:
-            await self.cluster.refresh(not_older_than_seconds=ROUTE_PAUSE_SECONDS)
-        except TwinsiteError as error:
-            self.trouble(-1, str(error))
-            self._strayed.set()
-            return 0.0
+        """Look for the leaders of astray partitions; returns for how many seconds nothing else could run.
+
+        Raises:
+            TwinsiteError: No broker answers; the partitions stay astray.
+        """
+        await self.cluster.refresh(not_older_than_seconds=ROUTE_PAUSE_SECONDS)
+        self._strayed.clear()
         began = time.monotonic()
         self._leave_gone()
         astray, self._astray = self._astray, {}

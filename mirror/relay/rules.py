@@ -86,14 +86,14 @@ def requests(buffer: bytearray, at_most: int) -> list[bytes]:
     while len(buffer) - at >= 4 and len(found) < at_most:
         size = int.from_bytes(buffer[at : at + 4], "big", signed=True)
         if not _HEAD.size <= size <= REQUEST_BYTES_MAX:
-            raise RefusedError(f"a request of {size} bytes")
+            raise RefusedError(f"a request with a size of {size} bytes")
         end = at + 4 + size
         if len(buffer) < end:
             break
         request = bytes(memoryview(buffer)[at + 4 : end])
         api_key, version, _ = _HEAD.unpack_from(request)
         if api_key not in READING:
-            raise RefusedError(f"a request of API {api_key}, version {version}, which does not only read")
+            raise RefusedError(f"a request of API {api_key}, version {version}, which does more than read")
         if api_key in LOOKED_INTO:
             _look_into(request, api_key, version, LOOKED_INTO[api_key])
         found.append(request)
@@ -105,16 +105,16 @@ def requests(buffer: bytearray, at_most: int) -> list[bytes]:
 def _look_into(request: bytes, api_key: int, version: int, known: Known) -> None:
     what = f"{READING[api_key]} version {version}"
     if not 0 <= version <= known.highest:
-        raise RefusedError(f"{what}: a relay knows versions 0 to {known.highest} of it")
+        raise RefusedError(f"{what}: a relay knows only versions 0 to {known.highest}")
     flexible = version >= known.flexible
     try:
         at = _body_at(request, flexible=flexible)
         if api_key != METADATA:
             _refuse_brokers(what, *_COUNT.unpack_from(request, at))
         elif _makes_topics(memoryview(request), at, version, flexible=flexible):
-            raise RefusedError(f"{what} that may make the topics it names (allow_auto_topic_creation)")
+            raise RefusedError(f"{what} that may create the topics it names (allow_auto_topic_creation)")
     except (ValueError, IndexError, struct.error) as error:
-        raise RefusedError(f"{what} of {len(request)} bytes that are not understood: {error}") from error
+        raise RefusedError(f"cannot decode {what} of {len(request)} bytes: {error}") from error
 
 
 def _body_at(request: bytes, *, flexible: bool) -> int:
@@ -135,13 +135,13 @@ def _behind_tags(request: memoryview, at: int) -> int:
         ValueError: It is not empty.
     """
     if request[at]:
-        raise ValueError(f"tagged fields at byte {at}")
+        raise ValueError(f"unexpected tagged fields at byte {at}")
     return at + 1
 
 
 def _refuse_brokers(what: str, replica_id: int) -> None:
     if replica_id not in NO_BROKER:
-        raise RefusedError(f"{what} of one that says it is broker {replica_id}")
+        raise RefusedError(f"{what} from a client that claims to be broker {replica_id}")
 
 
 def _makes_topics(request: memoryview, at: int, version: int, *, flexible: bool) -> bool:
@@ -152,7 +152,7 @@ def _makes_topics(request: memoryview, at: int, version: int, *, flexible: bool)
     """
     count, at = _compact(request, at) if flexible else (*_COUNT.unpack_from(request, at), at + _COUNT.size)
     if count > NAMES_MAX:
-        raise ValueError(f"{count} topics are named, the most is {NAMES_MAX}")
+        raise ValueError(f"{count} topics are named; the limit is {NAMES_MAX}")
     for _ in range(count):
         if flexible:
             length, at = _compact(request, at + (16 if version >= IDS_FROM else 0))

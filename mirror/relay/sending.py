@@ -104,7 +104,8 @@ class Sender:
         near: bool = False,
     ) -> None:
         self._wire = wire
-        self._more: deque[Wire] = deque()
+        self._wires = {channel: deque([wire]) for channel in Channel}
+        """By urgency: the connections that carry it, the one that has waited longest for its turn first."""
         self._again: Wire | None = None
         self._again_left: float = AGAIN_BYTES_MAX
         self._chosen = chosen
@@ -176,11 +177,11 @@ class Sender:
         return self._at_mirror(self._lanes[Channel.BULK])
 
     def _dry(self, lane: Lane) -> bool:
-        return not lane.frames and not any(wire.unsent for wire in self._more or (self._wire,))
+        return not lane.frames and not any(wire.unsent for wire in self._wires[Channel.BULK])
 
     def _at_mirror(self, lane: Lane) -> bool:
         """Whether most of what the mirror has not taken has arrived there: then the link is not the limit."""
-        on_way = sum(wire.on_way_bytes for wire in self._more or (self._wire,))
+        on_way = sum(wire.on_way_bytes for wire in self._wires[Channel.BULK])
         return lane.sliced_bytes - lane.taken_bytes > 2 * on_way
 
     def put(self, channel: int, frame: Frame, spent: Spent) -> None:
@@ -248,7 +249,10 @@ class Sender:
         if carries is Channel.LIVE:
             self._again = wire
             return
-        self._more.append(wire)
+        behind = self._wires[Channel.BULK]
+        if self._wire in behind:
+            behind.remove(self._wire)
+        behind.append(wire)
         self._offer(Channel.BULK)
 
     def go_on(self) -> None:
@@ -263,7 +267,8 @@ class Sender:
 
     def close(self) -> None:
         """Send nothing any more."""
-        self._more.clear()
+        for wires in self._wires.values():
+            wires.clear()
         self._again = None
         for lane in self._lanes.values():
             lane.frames.clear()
@@ -302,9 +307,7 @@ class Sender:
         return next(live, None)
 
     def _free(self, urgency: Channel) -> Wire | None:
-        if urgency is Channel.LIVE or not self._more:
-            return None if self._wire.full else self._wire
-        return next((wire for wire in self._more if not wire.full), None)
+        return next((wire for wire in self._wires[urgency] if not wire.full), None)
 
     def send_slice(self, urgency: Channel, now: float) -> int:
         """Send the next slice of this urgency if one may go now; returns its bytes, and those of a copy."""
@@ -326,7 +329,8 @@ class Sender:
         sliced = slice_of(channel, lane.sliced_bytes, *frame.cut(self._slice_bytes(wire)))
         size = left - frame.left
         wire.write(sliced)
-        self._more.rotate(-1)  # the turn of another
+        self._wires[urgency].remove(wire)  # the turn of another
+        self._wires[urgency].append(wire)
         reach("slice_sent")
         lane.sliced_bytes += size
         again = self._say_again(sliced) if channel == Channel.LIVE else 0

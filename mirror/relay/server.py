@@ -236,8 +236,8 @@ class RelayServer:
                 detail = f"{CARRIES}={asked!r}: a connection carries {' or '.join(CARRIED)}"
                 raise ProblemError(HTTPStatus.BAD_REQUEST, "bad_request", detail)
             stream = self._streams.get(token)
-            if stream is None or stream.visitor.identity != visitor.identity:
-                detail = "there is no such stream here: it has ended, or another relay at this address has it"
+            if stream is None or stream.ended.done() or stream.visitor.identity != visitor.identity:
+                detail = "no such stream here: it has ended, or it is at another relay behind this address"
                 raise ProblemError(HTTPStatus.NOT_FOUND, UNKNOWN_STREAM, detail)
             return await self._become(request, Joined(stream, carries), visitor, Way.JOINED)
 
@@ -245,7 +245,7 @@ class RelayServer:
         """One at a time: two would measure each other."""
         with self._let_in(request, Way.PROBE) as visitor:
             if any(isinstance(one, Probe) for one in self.tally.open):
-                detail = "somebody else is finding out what the link carries: it takes a minute or so"
+                detail = "another test of the link is running: retry in about a minute"
                 raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, RUNNING, detail)
             one = Probe(visitor.peer, self.audit, lambda: self.rate_now)
             return await self._become(request, one, visitor, Way.PROBE)
@@ -277,7 +277,7 @@ class RelayServer:
             visitor.allows,
             self._topic_name,
             lambda: self._cluster.info.topics,
-            f"role {role} of the relay does not have it, see listen.roles there",
+            f"role {role} of the relay does not include it: see listen.roles there",
         )
         return GuardedTunnel(
             broker,
@@ -339,13 +339,14 @@ class RelayServer:
         if address not in self._cluster.info.brokers.values():
             await self._cluster.refresh(not_older_than_seconds=BROKERS_READ_AGAIN_SECONDS)
         if address not in self._cluster.info.brokers.values():
-            raise ProblemError(HTTPStatus.NOT_FOUND, UNKNOWN_BROKER, f"{address} is no broker of the source")
+            detail = f"{address} is not a broker of the source"
+            raise ProblemError(HTTPStatus.NOT_FOUND, UNKNOWN_BROKER, detail)
         return address
 
     # -- probes --------------------------------------------------------------------------------------
 
     async def _livez(self, _: web.Request) -> web.Response:
-        return web.Response(text="ok: the event loop turned to answer this\n")
+        return web.Response(text="ok: the event loop responds\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:
         try:

@@ -156,7 +156,7 @@ class Stream(Asked):
         for one in self._joined:
             one.drain()
         self._share_no_more()
-        words = "this relay is being stopped: go on with another"
+        words = "this relay is being stopped: use another"
         self.write(messages.say(Down.BYE, {"code": GOING_AWAY, "detail": words}))
 
     def _too_slow(self) -> None:
@@ -209,7 +209,7 @@ class Stream(Asked):
     def _heard(self, kind: int, payload: memoryview) -> None:
         if self.reader is None or self.sender is None:
             if kind != Up.HELLO:
-                raise AnswerError(f"a message of kind {kind} came where a mirror says who it is")
+                raise AnswerError(f"received a message of kind {kind} instead of HELLO")
             self._begin(messages.document(payload))
         elif kind == Up.WANT:
             wanted = protocol.read_want(payload)
@@ -222,7 +222,7 @@ class Stream(Asked):
             self.reader.forget(forgotten)
         elif kind == Up.TAKEN:
             if not self.sender.taken(*protocol.read_taken(payload)):
-                raise AnswerError("more was taken than was sent")
+                raise AnswerError("TAKEN for more than was sent")
         elif kind == Up.PING:
             pong = protocol.pong(protocol.read_number(payload), int(time.time() * 1000), steady_us())
             self.write(pong)
@@ -235,9 +235,9 @@ class Stream(Asked):
         elif kind == Up.LIMIT:
             self.sender.limit(protocol.read_number(payload) or None)
         elif kind == Up.HELLO:
-            raise AnswerError("a second HELLO came")
+            raise AnswerError("received a second HELLO")
         else:
-            raise AnswerError(f"there are no messages of kind {kind}")
+            raise AnswerError(f"unknown message kind {kind}")
 
     def _release(self, keys: Iterable[Key]) -> None:
         if self._member is not None:
@@ -345,4 +345,4 @@ class Stream(Asked):
 
     def unread(self) -> None:
         """Tell the audit."""
-        self._audit.stream(self.visitor, "unread", "it asks and does not read")
+        self._audit.stream(self.visitor, "unread", "it sends requests but does not read")

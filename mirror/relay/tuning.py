@@ -30,8 +30,8 @@ DRY_ABOVE = 0.5
 """If more than this share of compressing left the link without work, compressing is the limit."""
 PACED_ABOVE = 0.5
 """If more than this share of waiting for the link is due to a limit of the settings, that is the limit."""
-LIMITED = "limits let no more through"
-FULL = "the link takes no more"
+LIMITED = "a configured limit is reached"
+FULL = "the link is full"
 CORE = "compression is the limit"
 MIRROR = "the mirror is the limit"
 HELD_ABOVE = 0.1
@@ -106,7 +106,7 @@ def ladder(level: int, *, recode: bool, level_max: int = LEVEL_MAX) -> list[Step
         level_max: No higher level is taken, whatever was asked for.
     """
     if level > level_max:
-        why = f"level {level} was asked for; listen.level_max of the relay is {level_max}"
+        why = f"level {level} was requested; listen.level_max of the relay is {level_max}"
         return [Step(_fixed(level, level_max), recode, why)]
     if level:
         return [Step(_fixed(level, level), recode)]
@@ -270,20 +270,20 @@ class Tuner:
     def _take(self, untried: int | None, best: int) -> None:
         if untried is not None:
             self._at = untried
-            self.why = f"being tried: {self._limit}"
+            self.why = f"being tried, as {self._limit}"
             return
         self._at = best
         made = ", ".join(
             f"{one.share:.3f} at {_words(self._steps[at].compression)}"
             for at, one in sorted(self._made.items())
         )
-        self.why = f"{self._limit}; of what was tried this is best: {made}{self._rates(best)}"
+        self.why = f"{self._limit}; this level is the best of those tried: {made}{self._rates(best)}"
 
     def _rates(self, at: int) -> str:
         """What a choice is based on: what the link carries, and how fast a core gets through records."""
         core_rate = self._made[at].core_rate
-        link = f"; {self._link_rate / 1e6:.1f} MB/s go over the link" if self._link_known else ""
-        return link + (f"; a core makes {core_rate / 1e6:.0f} MB/s" if core_rate < math.inf else "")
+        link = f"; {self._link_rate / 1e6:.1f} MB/s over the link" if self._link_known else ""
+        return link + (f"; one core handles {core_rate / 1e6:.0f} MB/s" if core_rate < math.inf else "")
 
     def _learn_made(self, spent: Spent, good_until: float) -> None:
         self._made[self._at] = Made(

@@ -185,7 +185,7 @@ class Tunnel(Line):
         """End both sides; does nothing if they have ended."""
         self._be_patient(None)
         self.end()
-        self.broker.close("the mirror is gone")
+        self.broker.close("the mirror has disconnected")
 
 
 class GuardedTunnel(Tunnel):

@@ -32,12 +32,12 @@ def check_protocol(request: web.Request, protocol: str) -> None:
     counts = request.version >= HttpVersion11 and "upgrade" in _listed(request, "Connection")
     if counts and protocol in asked:
         return
-    code, detail = OTHER_PROTOCOL, f"this relay speaks {protocol} there, asked for was {', '.join(asked)}"
+    code, detail = OTHER_PROTOCOL, f"this relay speaks {protocol} there; requested was {', '.join(asked)}"
     if not counts or not asked:
         code = NO_UPGRADE
         detail = (
-            f"{protocol} is asked for over HTTP/1.1, with Upgrade and with Connection: Upgrade: "
-            "a proxy on the way may not have passed them on"
+            f"{protocol} must be requested over HTTP/1.1, with Upgrade and Connection: Upgrade: "
+            "a proxy in between may not have forwarded them"
         )
     headers = {"Upgrade": protocol, "Connection": "Upgrade, close"}
     raise ProblemError(HTTPStatus.UPGRADE_REQUIRED, code, detail, headers=headers)

@@ -118,6 +118,6 @@ def wire_share(each: Sequence[memoryview], *, recode: bool) -> float | None:
     pieces: list[bytes | memoryview] = []
     for view in views:
         inflated = recoded(view, RECODED_BYTES_MAX) if recode else None
-        pieces += [view] if inflated is None else inflated
+        pieces += [view] if inflated is None else inflated.pieces
     wire = Sealer(Compression()).seal(-1, 0, pieces)
     return sum(map(len, wire)) / sum(map(len, views))

@@ -151,7 +151,7 @@ def end_of(log: SegmentLog) -> int:
 
 def _check(header: BatchHeader, view: memoryview) -> None:
     if not crc_matches(header, view):
-        raise CorruptBatchError(header.base_offset, f"its CRC-32C is not {header.crc:08x} as its header says")
+        raise CorruptBatchError(header.base_offset, f"its CRC-32C is not the {header.crc:08x} in its header")
     if not 0 <= header.records <= header.last_offset_delta + 1:
         raise CorruptBatchError(header.base_offset, "its header counts more records than offsets")
 

@@ -185,7 +185,7 @@ async def test_a_clock_that_a_broker_refuses_is_named(
 
     assert done.code == 1
     assert f"Produce to __twinsite_state.{name}-0: INVALID_TIMESTAMP" in done.stderr
-    assert "the clock of this machine is far ahead of the broker's: set it right" in done.stderr
+    assert "the clock of this machine is far ahead of the broker's: correct it" in done.stderr
 
 
 def offset_ms(mirror: Twinsite) -> float | None:

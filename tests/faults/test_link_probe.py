@@ -122,7 +122,7 @@ async def test_a_kernel_without_bbr_is_told_with_the_way_out(far: Far, tmp_path:
     assert link["congestion"] == "cubic"
     assert link["rate"]["bytes_per_second"] < 10 * MBIT
     [advice] = [one for one in link["advice"] if one["about"] == "congestion"]
-    assert "takes each lost packet for a full link" in advice["words"]
+    assert "mistakes each lost packet for a full link" in advice["words"]
     assert advice["where"] == "on the relay's machine"
     assert "sysctl -w net.ipv4.tcp_congestion_control=bbr" in advice["commands"]
 

@@ -124,7 +124,7 @@ async def test_brokers_are_asked_through_a_relay_of_another_version_until_it_is_
             link, log = link_of(mirror), mirror.stderr
 
     assert_exact(source.bootstrap, target.bootstrap, [name])
-    words = f"this relay speaks {PROTOCOL} there, asked for was twinsite-frames/9"
+    words = f"this relay speaks {PROTOCOL} there; requested was twinsite-frames/9"
     assert not link_before
     assert streams_before == []
     (said,) = lines_of(log, "relay_without_streams")
@@ -187,7 +187,7 @@ async def test_a_mirror_that_asks_for_brokers_in_another_version_ends(
         done = await twinsite(*once(through(source, between.address), target, name, name), work_dir=tmp_path)
 
     assert done.code == 1
-    assert "this relay speaks twinsite-kafka/1 there, asked for was twinsite-kafka/9" in done.stderr
+    assert "this relay speaks twinsite-kafka/1 there; requested was twinsite-kafka/9" in done.stderr
 
 
 class Said:

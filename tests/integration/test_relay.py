@@ -186,4 +186,4 @@ async def test_an_address_where_no_relay_listens_is_named(
         said = "".join(events(mirror.stderr, "cluster_not_reached"))
     await server.close()
 
-    assert f"{address} is no relay, or something else answers there just now: HTTP status 404" in said
+    assert f"{address} is not a relay, or something else answers there at the moment: HTTP status 404" in said

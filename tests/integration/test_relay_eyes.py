@@ -124,7 +124,7 @@ def test_the_status_tells_whose_streams_there_are(
     assert stream["peer"] in table.stdout
     assert other.code == 1
     assert "what answers there is a relay, not a mirror" in other.stderr
-    assert ready == (b"[+] mirrors: may come in\n[+] source: answers\nok\n", b"ok\n")
+    assert ready == (b"[+] mirrors: admitted\n[+] source: answers\nok\n", b"ok\n")
 
 
 async def test_a_port_that_is_taken_is_named(source: KafkaCluster, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_relay_that_is_stopped_sends_its_mirrors_on_and_ends(
 
     assert ended.code == 0
     assert [json.loads(line)["streams"] for line in events(ended.stderr, "relay_stopping")] == [1]
-    assert any("this relay is being stopped: go on with another" in line["error"] for line in lost)
+    assert any("this relay is being stopped: use another" in line["error"] for line in lost)
     assert_exact(source.bootstrap, target.bootstrap, [name])
 
 

@@ -176,7 +176,7 @@ async def test_a_relay_of_an_older_version_is_named_so(relay: Relay, tmp_path: P
         done = await link_test("--relay", between.address, *LITTLE, work_dir=tmp_path)
 
     assert done.code == 1
-    assert "does not know what it is asked for: it is of an older version" in done.stderr
+    assert "does not know this request: it is of an older version" in done.stderr
     assert "update the relay" in done.stderr
     assert "older version" in json.loads(done.stdout)["relays"][0]["error"]
 
@@ -205,7 +205,7 @@ def test_settings_bring_certificates(
     assert document["relays"][0]["loss"] is not None
     assert document["production"]["topics"] == 1
     assert refused.code == 1
-    assert "where it wants TLS, link.security says so" in refused.stderr
+    assert "if it requires TLS, set link.security" in refused.stderr
 
 
 async def test_the_page_for_people_has_it_all(relay: Relay, tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_one_probes_at_a_time(relay: Relay, tmp_path: Path) -> None:
     assert head.startswith(b"HTTP/1.1 503 ")
     assert json.loads(body)["code"] == "probe_running"
     assert done.code == 1
-    assert "somebody else is finding out" in done.stderr
+    assert "another test of the link is running" in done.stderr
     assert begun > 0
 
 
@@ -263,11 +263,11 @@ def let_in(relay: Relay) -> bool:
             messages.say(Up.LOAD, LOAD | {"seconds": 3600}),
             "load: seconds: Input should be less than or equal to 60",
         ),
-        (messages.say(Up.LOAD, LOAD) * 2, "there is one load"),
-        (messages.message(Up.LOAD, b"{" * 1000), "no JSON"),
+        (messages.say(Up.LOAD, LOAD) * 2, "a probe has one LOAD"),
+        (messages.message(Up.LOAD, b"{" * 1000), "not JSON"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 8, "a message of 369295618 bytes"),
     ],
-    ids=["too long", "two loads", "no JSON", "tls"],
+    ids=["too long", "two loads", "not JSON", "tls"],
 )
 def test_what_makes_no_sense_ends_the_probe(said: bytes, words: str, relay: Relay) -> None:
     """

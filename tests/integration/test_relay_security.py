@@ -170,7 +170,7 @@ def test_whom_the_relay_does_not_know_gets_nothing(
         printed = relay.process.stderr
 
     assert refused.value.exit_code == 1
-    assert "tls_refused in the log there" in f"{refused.value} {refused.value.hint}"
+    assert "tls_refused in its log" in f"{refused.value} {refused.value.hint}"
     assert {json.loads(line)["reason"] for line in events(printed, "tls_refused")} == {reason}
     assert events(printed, "stream_begun") == []
 
@@ -237,8 +237,8 @@ def joined(mirror: Twinsite) -> int:
 @pytest.mark.parametrize(
     ("whose", "at_mirror", "at_relay"),
     [
-        ("relay", "its certificate, or one above it, has expired; it shows CN=relay", ""),
-        ("mirror", "or not accept it: see tls_refused in the log there", "certificate has expired"),
+        ("relay", "its certificate, or one above it in the chain, has expired; it shows CN=relay", ""),
+        ("mirror", "or reject the mirror's: see tls_refused in its log", "certificate has expired"),
     ],
 )
 def test_a_copy_whose_certificate_has_expired_goes_on_when_it_is_renewed(

@@ -197,14 +197,14 @@ def test_no_more_is_sent_than_the_mirror_takes(
 @pytest.mark.parametrize(
     ("said", "code", "words"),
     [
-        ([protocol.ping(1)], "bad_message", "where a mirror says who it is"),
+        ([protocol.ping(1)], "bad_message", "instead of HELLO"),
         ([hello(flow="Not a name")], "bad_message", "hello: flow"),
         ([hello(isolation=2)], "bad_message", "hello: isolation"),
         ([hello(windows=[-1, 1 << 40])], "bad_message", "hello: windows"),
-        ([messages.message(Up.HELLO, b"[" * 50_000)], "bad_message", "no JSON"),
+        ([messages.message(Up.HELLO, b"[" * 50_000)], "bad_message", "not JSON"),
         ([messages.message(Up.HELLO, b"[" * 100_000)], "bad_message", "100000 bytes of JSON"),
-        ([hello(), hello()], "bad_message", "a second HELLO came"),
-        ([hello(), protocol.taken(Channel.BULK, 1)], "bad_message", "more was taken than was sent"),
+        ([hello(), hello()], "bad_message", "received a second HELLO"),
+        ([hello(), protocol.taken(Channel.BULK, 1)], "bad_message", "TAKEN for more than was sent"),
         ([hello(), messages.message(Up.WANT, b"x" * 7)], "bad_message", "7 bytes in entries of 38"),
         ([hello(), b"\xff\xff\xff\xff\x02"], "bad_message", "a message of 4294967295 bytes"),
         ([hello(flow="fenced", epoch=5), b""], "", ""),
@@ -284,7 +284,7 @@ def test_a_mirror_that_asks_for_too_high_a_level_is_told(relay: Relay) -> None:
     choice = json.loads(said[Down.CHOICE])
     assert choice["level"] == 9
     assert choice["why"] == (
-        "level 19 was asked for; listen.level_max of the relay is 9; batches inflated as configured"
+        "level 19 was requested; listen.level_max of the relay is 9; batches inflated as configured"
     )
 
 

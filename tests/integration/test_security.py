@@ -301,7 +301,7 @@ async def test_a_mechanism_that_is_not_enabled_lists_those_that_are(broker: Secu
 
     error = await refused(broker, "PLAINONLY", wanted)
 
-    assert "SCRAM-SHA-512 is not enabled there; the broker offers: PLAIN" in str(error)
+    assert "SCRAM-SHA-512 is not enabled here; the broker offers: PLAIN" in str(error)
 
 
 async def test_a_broker_of_another_authority_is_not_trusted(broker: SecuredBroker) -> None:
@@ -324,7 +324,7 @@ async def test_an_expired_certificate_is_refused_with_the_time_it_expired(broker
     error = await refused(broker, "EXPIRED", security(broker, "EXPIRED"))
 
     assert isinstance(error, AuthenticationError)
-    assert "it shows CN=broker for localhost, signed by CN=authority, expired since 20" in str(error)
+    assert "it shows CN=broker for localhost, signed by CN=authority, expired on 20" in str(error)
 
 
 async def test_a_certificate_for_another_name_is_refused_with_its_names(broker: SecuredBroker) -> None:
@@ -364,7 +364,7 @@ async def test_a_client_certificate_the_broker_does_not_take_is_named(broker: Se
     )
 
     assert f"{old.certificate}: CN=old-client" in str(expired)
-    assert "expired since 20" in str(expired)
+    assert "expired on 20" in str(expired)
     assert "CN=foreign-client, signed by CN=stranger" in str(unknown)
 
 
@@ -466,7 +466,7 @@ async def test_a_rotated_client_certificate_is_used_by_the_next_connection(
     os.replace(new.certificate, rotating.certificate)
     os.replace(new.key, rotating.key)
 
-    assert "expired since" in str(before)
+    assert "expired on" in str(before)
     assert await works(broker, "MTLS", wanted)
 
 

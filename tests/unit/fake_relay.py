@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.link import messages
@@ -15,6 +15,7 @@ Answer = Callable[[str], bytes]
 """What is answered to whoever asks for a path. Where that is :data:`SWITCHING` the connection stays open."""
 
 SWITCHING = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n\r\n".encode()
+BYE_AFTER_SECONDS = 0.1
 KEY = bytes(range(32))
 OF_ITS_OWN = b"HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\nContent-Length: 9\r\n\r\nnot found"
 """Of what stands before a relay."""
@@ -39,9 +40,16 @@ def welcome(**changes: object) -> bytes:
 
 
 @asynccontextmanager
-async def fake_relay(answer: Answer, *said: bytes) -> AsyncIterator[ConnectionOptions]:
-    """On a stream it says these things and then nothing, whatever it hears."""
-    over = asyncio.Event()
+async def fake_relay(
+    answer: Answer, *said: bytes, bye: bytes | None = None
+) -> AsyncIterator[ConnectionOptions]:
+    """On a stream it says these things and then nothing, whatever it hears.
+
+    Args:
+        bye: If not None, each further connection is ended at once, and a moment later this is said over the
+            first one, which stays open.
+    """
+    over, ending = asyncio.Event(), asyncio.Event()
 
     async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
@@ -52,6 +60,15 @@ async def fake_relay(answer: Answer, *said: bytes) -> AsyncIterator[ConnectionOp
             if "?" not in path:
                 await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
                 writer.write(b"".join(said))
+                if bye is not None:
+                    await ending.wait()
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(over.wait(), BYE_AFTER_SECONDS)
+                    writer.write(bye)
+            elif bye is not None:
+                ending.set()
+                writer.close()
+                return
             await over.wait()
         writer.close()
 

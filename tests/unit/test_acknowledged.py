@@ -61,9 +61,9 @@ def test_where_no_mirror_was_asked_nothing_is_missed() -> None:
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (a_flow(flow="west-to-east"), "of flow west-to-east"),
-        (a_flow(target_cluster_id="ANOTHER"), "of clusters SOURCE and ANOTHER"),
-        (a_flow(source_cluster_id="ANOTHER"), "of clusters ANOTHER and TARGET"),
+        (a_flow(flow="west-to-east"), "copies flow west-to-east"),
+        (a_flow(target_cluster_id="ANOTHER"), "copies cluster SOURCE to ANOTHER"),
+        (a_flow(source_cluster_id="ANOTHER"), "copies cluster ANOTHER to TARGET"),
     ],
 )
 def test_a_mirror_of_something_else_is_refused(status: FlowStatus, said: str) -> None:

@@ -181,7 +181,7 @@ def test_an_answer_to_another_request_ends_the_connection(length: int) -> None:
 
     ended = received(asker.answers, framed(2, bytes(length)))
 
-    assert str(ended) == "broker:9092: answer 2 came where 1 was due"
+    assert str(ended) == "broker:9092: received answer 2, expected 1"
     assert asker.heard == []
     assert [due.correlation_id for due in asker.answers.give_up()] == [1, 2]
 

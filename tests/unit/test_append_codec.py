@@ -223,7 +223,7 @@ def test_an_answer_that_is_cut_off_is_an_error() -> None:
     not_needed = 1
 
     for end in range(len(whole) - not_needed):
-        with pytest.raises(AnswerError, match="no whole Produce answer"):
+        with pytest.raises(AnswerError, match="truncated or invalid Produce answer"):
             decoded(whole[:end])
     assert decoded(whole[:-not_needed]) == decoded(whole)
 

@@ -156,6 +156,31 @@ async def test_what_was_asked_for_before_is_not_the_answer_to_those_who_ask_mean
     assert known[1:] == [cluster.info] * 5
 
 
+async def test_those_who_ask_meanwhile_share_the_next_answer_even_if_there_is_none(
+    opened: list[Asked],
+) -> None:
+    """
+    Each of them would else wait for the timeouts of all before it.
+    """
+    cluster = Cluster("source", [ONE], ConnectionOptions())
+    await cluster.refresh()
+    Asked.given_up |= {ONE, TWO, THREE}
+    asked = len(Asked.asked)
+    on_its_way = asyncio.create_task(cluster.refresh())
+    await until(lambda: len(Asked.asked) > asked, "it is asked for", 5)
+
+    asking = [asyncio.create_task(cluster.refresh()) for _ in range(20)]
+    ends = await asyncio.gather(on_its_way, *asking, return_exceptions=True)
+    tries = len(Asked.asked) - asked
+    Asked.given_up.clear()
+    known = await cluster.refresh()
+
+    assert {type(end) for end in ends} == {ConnectionFailedError}
+    assert len({str(end) for end in ends[1:]}) == 1
+    assert tries == 2
+    assert known is cluster.info
+
+
 async def test_a_connection_that_may_be_used_in_our_turn_only_is_not_for_questions(
     opened: list[Asked],
 ) -> None:

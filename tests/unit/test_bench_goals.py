@@ -70,8 +70,8 @@ def test_over_a_link_each_goal_is_held_against_its_rival() -> None:
     dearer = replace(GOOD, cpu_seconds_per_gigabyte=9.7, link_used=0.74, peak_megabytes=300.0)
     assert missed(over_the_link.judged(LONG, "none", found | {OURS: dearer})) == [
         "link used",
-        "CPU, the best takes times ours",
-        "memory of a side",
+        "CPU of the best, times ours",
+        "memory per side",
     ]
 
 
@@ -84,11 +84,11 @@ def test_where_packets_are_lost_the_best_is_the_one_that_survives() -> None:
 
     one_survives = over_the_link.judged(LOSSY, "none", nobody | {SURVIVES: SLOW})
     assert one_survives[0].found == pytest.approx(9.7 / 0.7)
-    assert missed(one_survives) == ["CPU, as it comes takes times ours"]
+    assert missed(one_survives) == ["CPU of the default, times ours"]
     assert missed(over_the_link.judged(LOSSY, "none", nobody)) == [
-        "bytes on the wire, of the best",
-        "CPU, the best takes times ours",
-        "CPU, as it comes takes times ours",
+        "bytes on the wire, times those of the best",
+        "CPU of the best, times ours",
+        "CPU of the default, times ours",
     ]
 
 
@@ -114,7 +114,7 @@ def test_on_loopback_only_those_count_that_competed() -> None:
         "1 KiB", runs | {DEFAULT: [Run(42.0, 30.0, 12.0, 1306.0)], TUNED: [Run(120.0, 25.0, 12.0, 1087.0)]}
     )
 
-    assert missed(alone) == ["1 KiB: MB/s through a relay, of ours"]
+    assert missed(alone) == ["1 KiB: MB/s through a relay, times ours"]
     assert missed(against) == ["1 KiB: MB/s, times MirrorMaker 2 tuned", *missed(alone)]
 
 

@@ -35,7 +35,7 @@ def test_validity_is_told_from_where_now_is(tmp_path: Path) -> None:
     issued = Authority(tmp_path).issue("old", valid_for=-timedelta(hours=3))
     read = Certificate.from_pem_file(issued.certificate)
 
-    assert read.validity(datetime.now(UTC)) == f"expired since {read.not_after:%Y-%m-%d %H:%M:%S} UTC"
+    assert read.validity(datetime.now(UTC)) == f"expired on {read.not_after:%Y-%m-%d %H:%M:%S} UTC"
     assert read.validity(read.not_before - timedelta(seconds=1)).startswith("not valid before")
     assert read.validity(read.not_after).startswith("valid until")
 

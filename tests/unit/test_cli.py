@@ -641,7 +641,7 @@ def test_a_command_without_settings_logs_as_with_auto_and_the_page_says_so(
     assert asked == [{"level": "warning"}]
     said = LogSettings.model_fields["format"].description
     assert said is not None
-    assert "reconcile compare is given no settings, and logs as with auto" in said
+    assert "reconcile compare has no settings, and logs as with auto" in said
 
 
 def logs_asked_for(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:

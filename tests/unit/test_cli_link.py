@@ -230,7 +230,7 @@ def test_what_is_not_known_is_a_question_mark_and_a_reason() -> None:
     shown = page(a_survey(surveyed(link)))
 
     for name in ("rate", "loss", "held back by", "receive window", "keeps up"):
-        assert re.search(rf"{name} +\? \(the load was over before TCP had found its pace", shown), name
+        assert re.search(rf"{name} +\? \(the load ended before TCP had found its pace", shown), name
 
 
 def test_advice_stands_below_with_commands_that_can_be_copied() -> None:

@@ -232,7 +232,7 @@ def test_an_answer_that_comes_slowly_is_waited_for_but_not_for_ever() -> None:
     answers.received_at = late - 1
 
     assert answers.overdue(late - 1, PATIENCE) is None
-    assert answers.overdue(late, PATIENCE) == "an answer is not whole after 300 s"
+    assert answers.overdue(late, PATIENCE) == "an answer is still incomplete after 300 s"
 
 
 def test_each_answer_has_its_time_from_when_the_one_before_it_came() -> None:

@@ -117,7 +117,7 @@ async def test_nobody_is_asked_for_a_token_on_an_open_connection() -> None:
     options = SaslOptions(SaslMechanism.OAUTHBEARER, token=endpoint)
     security = Security(SecurityProtocol.SASL_PLAINTEXT, sasl_options=options)
 
-    with pytest.raises(AuthenticationError, match="no token was asked for yet"):
+    with pytest.raises(AuthenticationError, match="no token has been requested yet"):
         await authenticate(Broker().ask, security, WHERE)
 
 

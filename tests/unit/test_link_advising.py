@@ -66,21 +66,21 @@ def test_without_bbr_it_is_said_how_to_have_it(available: tuple[str, ...] | None
             "receive buffer",
             HERE,
             f'sysctl -w net.ipv4.tcp_rmem="4096 131072 {32 << 20}"',
-            "the receive buffer of a connection may grow to 6.3 MB: it is what holds the link back",
+            "the receive buffer of a connection may grow to 6.3 MB: it limits the link",
         ),
         (
             {"limit": Limit.SEND_BUFFER, "send_buffer_bytes_max": 4 << 20},
             "send buffer",
             THERE,
             f'sysctl -w net.ipv4.tcp_wmem="4096 16384 {16 << 20}"',
-            "the send buffer of a connection may grow to 4.2 MB: it is what holds the link back",
+            "the send buffer of a connection may grow to 4.2 MB: it limits the link",
         ),
         (
             {"buffer_bytes_wanted": 5 << 20, "send_buffer_bytes_max": 4 << 20},
             "send buffer",
             THERE,
             f'sysctl -w net.ipv4.tcp_wmem="4096 16384 {16 << 20}"',
-            "the send buffer of a connection may grow to 4.2 MB: what is on its way wants 5.2 MB",
+            "the send buffer of a connection may grow to 4.2 MB: the data in flight needs 5.2 MB",
         ),
         (
             {
@@ -91,17 +91,17 @@ def test_without_bbr_it_is_said_how_to_have_it(available: tuple[str, ...] | None
             "receive buffer",
             HERE,
             f'sysctl -w net.ipv4.tcp_rmem="4096 131072 {16 << 20}"',
-            "the receive buffer of a connection may grow to 6.3 MB: what is on its way wants 7.3 MB",
+            "the receive buffer of a connection may grow to 6.3 MB: the data in flight needs 7.3 MB",
         ),
         (
             {"limit": Limit.RECEIVE_BUFFER, "receive_buffer_bytes_max": None},
             "receive buffer",
             HERE,
             f'sysctl -w net.ipv4.tcp_rmem="4096 131072 {1 << 20}"',
-            "may grow to a size the kernel does not say: it is what holds the link back",
+            "may grow to a size that the kernel does not report: it limits the link",
         ),
         ({"limit": Limit.PROGRAMS}, "processors", "", None, "the link could carry more"),
-        ({"loss": 0.08}, "loss", "", None, "8.0 % of all segments were sent again"),
+        ({"loss": 0.08}, "loss", "", None, "8.0 % of all segments were retransmitted"),
         ({"loaded_wire_seconds": 2.0}, "queue", "", None, "waits 1.9 s in a queue"),
         ({"clock": Clock(-3.0, 0.05)}, "clock", "on both machines", "chronyc tracking", "differ by 3.0 s"),
     ],
@@ -131,7 +131,7 @@ def test_a_window_that_is_too_small_is_said_with_one_that_is_not() -> None:
 
     assert window_wanted_bytes(link) == pytest.approx(4 * MB)
     assert found.about == "window"
-    assert found.words == "link.window_bytes is 2.1 MB: a full link has 4.0 MB on their way"
+    assert found.words == "link.window_bytes is 2.1 MB: a full link has 4.0 MB in flight"
     assert found.commands == ("link: {window_bytes: 8 MiB}",)
 
 

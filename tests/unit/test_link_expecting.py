@@ -115,7 +115,7 @@ def test_a_link_that_is_too_slow_says_by_how_much() -> None:
     assert found.missing_bytes_per_second == pytest.approx(0.375 * MB)
     assert found.lag_growth_seconds_per_hour == pytest.approx(2700.0)
     assert found.outage_hour_seconds is None
-    assert "never caught up" in found.unknown["outage_hour_seconds"]
+    assert "never catches up" in found.unknown["outage_hour_seconds"]
 
 
 def test_a_link_that_was_not_filled_is_never_called_too_slow() -> None:
@@ -200,7 +200,7 @@ def test_where_nothing_is_produced_nothing_is_missing() -> None:
 
     assert (found.missing_bytes_per_second, found.lag_growth_seconds_per_hour) == (0.0, 0.0)
     assert found.times_production is None
-    assert found.unknown["times_production"] == "nothing was produced meanwhile"
+    assert found.unknown["times_production"] == "nothing was produced during the measurement"
 
 
 def test_production_is_what_came_between_two_looks() -> None:

@@ -7,10 +7,11 @@ import asyncio
 import pytest
 import structlog
 
-from mirror.errors import ConnectionFailedError
+from mirror.errors import ConnectionFailedError, FencedError, TwinsiteError
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.relayed import UnknownStreamError
 from mirror.link import joining, messages
+from mirror.link import stream as link_stream
 from mirror.link.greeting import Hello
 from mirror.link.joining import join_pause_seconds
 from mirror.link.protocol import Down
@@ -78,6 +79,43 @@ async def test_a_relay_may_ask_for_more(asked: int, fixed: int, connections: int
             stream.close()
 
     assert stream.connections == connections
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [("bad_message", ConnectionFailedError), ("old_epoch", FencedError)], ids=str
+)
+async def test_why_a_stream_ends_is_known_though_another_connection_has_ended_first(
+    code: str, kind: type[TwinsiteError]
+) -> None:
+    """
+    A relay says it over the first one and ends all of them: what it says may arrive last.
+    """
+    bye = messages.say(Down.BYE, {"code": code, "detail": "this is why"})
+    async with fake_relay(lambda _: SWITCHING, welcome(), bye=bye) as options:
+        stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=3)
+        try:
+            async with asyncio.timeout(10):
+                with pytest.raises(kind, match="this is why"):
+                    await stream.run()
+        finally:
+            stream.close()
+
+
+async def test_a_stream_ends_with_any_of_its_connections_even_if_nobody_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The first one may never end: what is between may have ended the other alone.
+    """
+    monkeypatch.setattr(link_stream, "BYE_SECONDS", 0.01)
+    async with fake_relay(lambda _: SWITCHING, welcome(), bye=b"") as options:
+        stream = await LinkStream.open(options, HELLO, BufferPool(0), connections=3)
+        try:
+            async with asyncio.timeout(10):
+                with pytest.raises(ConnectionFailedError, match="it has ended the stream"):
+                    await stream.run()
+        finally:
+            stream.close()
 
 
 def test_a_connection_is_tried_less_and_less_often() -> None:

@@ -97,7 +97,7 @@ def test_what_is_lost_is_not_known_of_a_kernel_that_does_not_count_both(
     link = a_link(report=kernel(**counted))
 
     assert link.loss is None
-    assert "does not say what it has sent again" in link.unknown["loss"]
+    assert "does not report retransmissions" in link.unknown["loss"]
 
 
 def test_what_is_on_its_way_is_bandwidth_times_delay() -> None:
@@ -176,7 +176,7 @@ def test_what_an_old_kernel_does_not_say_is_unknown_and_says_why() -> None:
         "receive_buffer_bytes_max", "send_buffer_bytes_max", "congestion_available",
     ):  # fmt: skip
         assert getattr(link, name) is None
-        assert "does not say" in link.unknown[name]
+        assert "does not report" in link.unknown[name]
     assert link.rate is not None
     assert set(link.unknown) == {
         name for name in link.__dataclass_fields__ if getattr(link, name) is None
@@ -193,8 +193,8 @@ def test_a_load_that_was_over_too_soon_says_nothing_of_the_rate(arrivals: tuple[
     assert link.rate is None
     assert link.bandwidth_delay_bytes is None
     assert link.loss is None
-    assert "more --seconds" in link.unknown["rate"]
-    assert "more --seconds" in link.unknown["loss"]
+    assert "raise --seconds" in link.unknown["rate"]
+    assert "raise --seconds" in link.unknown["loss"]
     assert link.unknown["loaded"] == "no answer came during the load"
 
 

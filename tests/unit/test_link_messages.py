@@ -42,7 +42,7 @@ def test_a_long_document_is_refused() -> None:
     """
     However little it says, in memory it would be a hundred times as long.
     """
-    with pytest.raises(AnswerError, match="100002 bytes of JSON, the most is 65536"):
+    with pytest.raises(AnswerError, match="100002 bytes of JSON; the limit is 65536"):
         messages.document(b"{" + b" " * 100_000 + b"}")
 
 
@@ -153,9 +153,9 @@ NOWHERE, SOMEWHERE = Key(bytes(16), -1), Key(bytes(16), 0)
 @pytest.mark.parametrize(
     ("said", "read", "words"),
     [
-        (protocol.want([Position(NOWHERE, 1, 0, -1, True)]), protocol.read_want, "no partition -1"),
-        (protocol.forget([NOWHERE]), protocol.read_forget, "no partition -1"),
-        (protocol.rank([(NOWHERE, 3)]), protocol.read_rank, "no partition -1"),
+        (protocol.want([Position(NOWHERE, 1, 0, -1, True)]), protocol.read_want, "invalid partition -1"),
+        (protocol.forget([NOWHERE]), protocol.read_forget, "invalid partition -1"),
+        (protocol.rank([(NOWHERE, 3)]), protocol.read_rank, "invalid partition -1"),
         (protocol.want([Position(SOMEWHERE, 1, -1, -1, True)]), protocol.read_want, "offset=-1"),
         (protocol.want([Position(SOMEWHERE, 1, 0, -1, cast(bool, 7))]), protocol.read_want, "recode=7"),
     ],

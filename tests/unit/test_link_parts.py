@@ -75,7 +75,7 @@ def test_what_is_cut_off_is_refused(sent: list[Part], data: st.DataObject) -> No
     ends = {len(b"".join(encode_parts(sent[:count]))) for count in range(len(sent) + 1)}
     at = data.draw(st.integers(1, len(body) - 1).filter(lambda at: at not in ends))
 
-    with pytest.raises(AnswerError, match=r"cut off|ends at byte"):
+    with pytest.raises(AnswerError, match=r"truncated|ends at byte"):
         decode_parts(memoryview(body[:at]))
 
 
@@ -454,11 +454,26 @@ def test_what_inflates_to_too_much_travels_as_it_is(monkeypatch: pytest.MonkeyPa
     assert 100_000 < size < 150_000
 
 
+def test_what_travels_as_it_is_leaves_the_bound_to_what_inflates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Other batches of the same part, and the heads of all of them.
+    """
+    monkeypatch.setattr(parts_module, "RECODED_BYTES_MAX", 200_000)
+    plain = build(bytes(200_000), count=1, codec=NONE, base_timestamp=0, max_timestamp=0, base_offset=1)
+    first = part_of(0, lz4_batch(0, b"a" * 100_000), bytes(plain))
+    second = part_of(1, lz4_batch(0, b"b" * 100_000))
+
+    came, others, size = sent([first, second], {first.fetched.key, second.fetched.key})
+
+    assert (came, others) == ([first, second], {})
+    assert 400_000 < size < 410_000
+
+
 def test_where_other_batches_have_used_up_the_bound_nothing_more_inflates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """
-    What travels as it is beside an inflated batch counts, too; what comes behind it may be a bomb.
+    What comes after them may be a bomb.
     """
     monkeypatch.setattr(parts_module, "RECODED_BYTES_MAX", 150_000)
     plain = build(bytes(200_000), count=1, codec=NONE, base_timestamp=0, max_timestamp=0, base_offset=1)

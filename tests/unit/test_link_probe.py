@@ -36,7 +36,7 @@ def test_a_report_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"bytes": None}, "without the bytes"),
+        ({"bytes": None}, "without the number of bytes"),
         ({"bytes": -1}, "bytes is -1"),
         ({"bytes": 1.5}, "bytes is 1.5"),
         ({"bytes": True}, "bytes is True"),

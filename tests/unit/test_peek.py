@@ -36,7 +36,7 @@ async def test_what_a_quota_holds_back_is_not_missing() -> None:
     """
     throttled = cast(Connection, Broker(answer([], throttle_ms=2_000, session=0)))
 
-    with pytest.raises(ConnectionFailedError, match="a quota holds it back for 2000 ms") as refused:
+    with pytest.raises(ConnectionFailedError, match="throttled by a quota for 2000 ms") as refused:
         await peek(throttled, WANTS)
 
     assert refused.value.retriable

@@ -113,10 +113,10 @@ async def test_what_comes_is_noted_with_what_the_relay_reports() -> None:
         (answering(saying(b"")), ConnectionFailedError, "silent for 1 s"),
         (answering(saying(messages.say(Down.BYE, {"detail": "no"}))), ConnectionFailedError, ": no"),
         (answering(saying(messages.message(Down.FILL, b"") + b"\xff" * 9)), AnswerError, "4294967295 bytes"),
-        (answering(saying(protocol.limit(1))), AnswerError, "no messages of kind 7"),
-        (answering(saying(messages.say(Down.REPORT, {}))), AnswerError, "without the bytes"),
-        (saying(protocol.pong(7, 0, 0)), AnswerError, "an answer to question 7 came"),
-        (saying(messages.message(Down.PONG, b"x")), AnswerError, "1 bytes came where 24 were due"),
+        (answering(saying(protocol.limit(1))), AnswerError, "unknown message kind 7"),
+        (answering(saying(messages.say(Down.REPORT, {}))), AnswerError, "without the number of bytes"),
+        (saying(protocol.pong(7, 0, 0)), AnswerError, "received PONG 7"),
+        (saying(messages.message(Down.PONG, b"x")), AnswerError, "received 1 bytes, expected 24"),
     ],
 )
 async def test_a_relay_that_makes_no_sense_is_named_with_what_it_did(
@@ -133,6 +133,29 @@ async def test_a_relay_that_makes_no_sense_is_named_with_what_it_did(
     assert words in str(refused.value)
 
 
+async def test_what_the_relay_says_to_people_is_cut() -> None:
+    """
+    It becomes a line on a terminal: what ends a probe, and each text of a report.
+    """
+    names = {"congestion_available": [f"name{number}" for number in range(5_000)]}
+    seen = []
+    for changes in ({"relay": "x" * 60_000}, {"congestion": "y" * 60_000}, names):
+        report = messages.say(Down.REPORT, asdict(REPORT) | changes)
+        async with relay(answering(saying(report))) as address:
+            seen.append((await probe(address)).report)
+    async with relay(answering(saying(messages.say(Down.BYE, {"detail": "z" * 60_000})))) as address:
+        with pytest.raises(ConnectionFailedError) as ended:
+            await probe(address)
+
+    version, congestion, listed = seen
+    assert len(str(ended.value)) < 1_100
+    assert len(version.relay) < 1_100
+    assert len(congestion.congestion) < 1_100
+    assert listed.congestion_available is not None
+    assert listed.congestion_available[:2] == ("name0", "name1")
+    assert len(" ".join(listed.congestion_available)) < 1_100
+
+
 async def test_a_relay_that_never_ends_is_left() -> None:
     """
     However long it goes on sending.
@@ -143,15 +166,15 @@ async def test_a_relay_that_never_ends_is_left() -> None:
             await say(messages.message(Down.FILL, bytes(1 << 16)))
 
     async with relay(answering(for_ever)) as address:
-        with pytest.raises(ConnectionFailedError, match=r"asked to send for 0.2 s, and does not end"):
+        with pytest.raises(ConnectionFailedError, match=r"asked to send for 0.2 s, and has not stopped"):
             await probe(address)
 
 
 @pytest.mark.parametrize(
     ("head", "kind", "words"),
     [
-        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", ConnectionFailedError, "is no relay"),
-        (b"HTTP/1.1 404 Not Found\r\n\r\n", ConnectionFailedError, "is no relay"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", ConnectionFailedError, "is not a relay"),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", ConnectionFailedError, "is not a relay"),
         (
             b'HTTP/1.1 404 Not Found\r\nContent-Length: 39\r\n\r\n{"code":"not_found","detail":"nothing"}',
             UnsupportedVersionError,

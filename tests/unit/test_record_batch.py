@@ -356,7 +356,7 @@ def test_a_producer_id_of_minus_one_is_never_used(ours: tuple[int, int, int]) ->
     view = v2(entries(0, 1))
     before = bytes(view)
 
-    with pytest.raises(ValueError, match="switch the broker's checks off"):
+    with pytest.raises(ValueError, match="disable the broker's checks"):
         seal(view, *ours)
 
     assert bytes(view) == before
@@ -497,5 +497,5 @@ def test_no_more_is_inflated_than_is_allowed() -> None:
     """
     view = null_batch(100_000, timestamp_ms=0)
 
-    with pytest.raises(CodecError, match="zstd: more than 10000 bytes"):
+    with pytest.raises(CodecError, match=r"zstd: \d+ bytes decompress to more than 10000 bytes"):
         inflated(header_of(view), view, 10_000)

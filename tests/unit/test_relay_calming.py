@@ -192,9 +192,9 @@ async def test_a_connection_is_held_by_its_kernel_and_let_go_when_its_beginning_
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"silent": True}, "the kernel does not say how it does"),
-        ({"info_bytes": 156}, "the kernel does not say how it does"),
-        ({"info_bytes": 100}, "the kernel does not say how it does"),
+        ({"silent": True}, "the kernel does not report its state"),
+        ({"info_bytes": 156}, "the kernel does not report its state"),
+        ({"info_bytes": 100}, "the kernel does not report its state"),
         ({"error": OSError(errno.EBADF, "it is closed")}, "it is closed"),
     ],
 )

@@ -158,11 +158,11 @@ async def test_what_it_sends_cannot_be_compressed() -> None:
         (load(bytes_max=5 << 30), "load: bytes_max"),
         (load(rate_max=1), "load: rate_max"),
         (messages.say(Up.LOAD, {}), "load: seconds: Field required"),
-        (load() + load(), "there is one load"),
-        (messages.message(Up.LOAD, b"[]"), "a JSON object was due"),
-        (messages.message(Up.PING, b"x"), "1 bytes came where 8 were due"),
+        (load() + load(), "a probe has one LOAD"),
+        (messages.message(Up.LOAD, b"[]"), "expected a JSON object"),
+        (messages.message(Up.PING, b"x"), "received 1 bytes, expected 8"),
         (struct.pack(">IB", 5000, Up.LOAD), "a message of 5000 bytes"),
-        (protocol.limit(1), "a message of kind 7"),
+        (protocol.limit(1), "unexpected message of kind 7"),
     ],
 )
 async def test_what_makes_no_sense_ends_it(said: bytes, words: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Container, Sequence
 from contextlib import asynccontextmanager
@@ -343,12 +344,12 @@ def test_more_partitions_than_any_mirror_copies_are_refused(monkeypatch: pytest.
     reader = SourceReader(cast(Cluster, Source()), Isolation.READ_COMMITTED, Sink(), 1 << 20)
     positions = [Position(Key(TOPIC.bytes, number), 1, 0, -1, True, 0) for number in range(101)]
 
-    with pytest.raises(AnswerError, match="101 partitions are wanted, the most is 100"):
+    with pytest.raises(AnswerError, match="101 partitions are requested; the limit is 100"):
         reader.want(positions)
     refused = len(reader.places)
     reader.want(positions[:100])
     reader.want(positions[:50] * 2)
-    with pytest.raises(AnswerError, match="101 partitions are wanted"):
+    with pytest.raises(AnswerError, match="101 partitions are requested"):
         reader.want(positions[100:])
 
     assert (refused, len(reader.places)) == (0, 100)
@@ -475,6 +476,68 @@ async def test_of_a_broker_that_is_lost_it_is_said_that_nothing_is_known(
     assert refused == 3
     assert sorted(sink.codes[:2]) == [(2, FIRST, ASTRAY), (2, THIRD, ASTRAY)]
     assert {code for _, _, code in sink.codes[2:]} == {0}
+
+
+class Unreachable(Source):
+    """A cluster of which nothing is known yet.
+
+    Attributes:
+        cut: No broker answers.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known, self.info = self.info, ClusterInfo("cluster", -1, {}, {})
+        self.cut = True
+
+    async def refresh(self, **_: float) -> ClusterInfo:
+        if self.cut:
+            raise ConnectionFailedError("no broker answers")
+        self.info = self.known
+        return self.info
+
+
+class Moments(Sink):
+    """An outlet that notes when it was reported that no broker answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at: list[float] = []
+
+    def trouble(self, node: int, words: str) -> None:
+        if node == -1:
+            self.at.append(time.monotonic())
+            self.came.set()
+
+
+async def test_while_no_broker_answers_each_try_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Each is reported to the mirror over the link. After an answer the pauses begin with the shortest again.
+    """
+    connection = Quiet()
+
+    async def opened(*_: object) -> Quiet:
+        return connection
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    source, sink = Unreachable(), Moments()
+    reader = SourceReader(cast(Cluster, source), Isolation.READ_COMMITTED, sink, 1 << 20)
+    running = asyncio.create_task(reader.run())
+    reader.want([Position(FIRST, 1, END, -1, True, 0)])
+
+    await sink.reaches(lambda: len(sink.at) >= 3)
+    source.cut = False
+    await sink.reaches(lambda: (Channel.LIVE, FIRST, 1) in sink.parts)
+    before = len(sink.at)
+    source.cut = connection.cut = True
+    await sink.reaches(lambda: len(sink.at) >= before + 2)
+    running.cancel()
+    await asyncio.wait([running])
+
+    first, second, third = sink.at[:3]
+    assert second - first >= 0.2
+    assert third - second >= 0.4
+    assert 0.2 <= sink.at[before + 1] - sink.at[before] < 1.6  # the fourth pause of one outage
 
 
 class Freezing(Quiet):

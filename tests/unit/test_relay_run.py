@@ -51,7 +51,7 @@ async def test_a_relay_that_waits_for_its_source_is_alive_and_not_ready() -> Non
     waits_for = relay_from_json(json.loads(status)).waits_for
     assert alive == (200, "ok\n")
     assert ready[0] == 503
-    assert f"[-] mirrors: may not come in, the relay waits for {waits_for}\n" in ready[1]
+    assert f"[-] mirrors: not admitted yet: the relay waits for {waits_for}\n" in ready[1]
     assert "[-] source: not reached since start" in ready[1]
     assert waits_for.startswith("source to answer: source: 127.0.0.1:1: cannot connect: ")
     assert "twinsite_relay_build_info" in metrics

@@ -33,7 +33,7 @@ MB = 1 << 20
 SLICE_HEAD_BYTES = 14
 
 
-@dataclass
+@dataclass(eq=False)
 class Wire:
     """A connection that takes everything, until it is said to be full."""
 
@@ -128,7 +128,7 @@ async def test_a_limit_is_said_as_long_as_something_waits() -> None:
     sender._chosen = lambda _: told.append(maker.tuner.why)
     now = time.monotonic() + 1
     maker.tuner.watched(Spent(waited=1, records_bytes=100 * MB, wire_bytes=30 * MB), now)
-    assert maker.tuner.why == "as configured; the link takes no more"
+    assert maker.tuner.why == "as configured; the link is full"
 
     behind.full = True
     put(sender, Channel.BULK, 70)
@@ -207,6 +207,28 @@ def test_the_second_time_is_not_waited_for() -> None:
     put(sender, Channel.LIVE, 300, times=10)
 
     assert (len(first.written), again.written) == (10, [])
+
+
+@pytest.mark.parametrize("between", [0, 1, 2, 3], ids="{} urgent ones between".format)
+def test_connections_take_turns(between: int) -> None:
+    """
+    Whatever is sent between over another one; one that is full is left out, and the others take turns.
+    """
+    sender, _, one, _ = sending()
+    others = [Wire(), Wire(), Wire()]
+    others[0].full = True
+    for other in others:
+        sender.add(other, Channel.BULK)
+
+    for _ in range(9):
+        put(sender, Channel.LIVE, 300, times=between)
+        put(sender, Channel.BULK, 300)
+    while_full = [len(wire.written) for wire in (one, *others)]
+    others[0].full = False
+    put(sender, Channel.BULK, 300)
+
+    assert while_full == [3, 0, 3, 3]
+    assert len(others[0].written) == 1
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -29,6 +29,7 @@ from mirror.link.protocol import Down
 from mirror.link.stream import LinkStream
 from mirror.relay.line import BUSY_SECONDS, rest
 from mirror.relay.server import RelayServer
+from mirror.relay.stream import Stream
 from tests.faults.hostile_peers import STREAM, asking, hello
 from tests.harness.daemon import until
 
@@ -148,15 +149,15 @@ async def test_a_proxy_that_does_not_pass_on_what_is_asked_for_is_not_taken_for_
 
     assert head.split(b" ")[1] == b"426"
     assert {b"Upgrade: twinsite-frames/1", b"Connection: Upgrade, close"} <= set(head.split(b"\r\n"))
-    assert (type(error), "a proxy on the way" in str(error)) == (kind, code == "no_upgrade")
-    assert ("has to pass on" in error.hint) == (code == "no_upgrade")
+    assert (type(error), "a proxy in between" in str(error)) == (kind, code == "no_upgrade")
+    assert ("must forward" in error.hint) == (code == "no_upgrade")
     assert refused == 1
 
 
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (hello() + hello(), "a second HELLO came"),
+        (hello() + hello(), "received a second HELLO"),
         (hello(recode="yes"), "hello: recode: "),
         (hello(level=3.0), "hello: level: "),
         (hello(producer_id=10**30), "hello: producer_id: "),
@@ -240,8 +241,37 @@ async def test_who_says_something_on_a_joined_connection_ends_the_stream() -> No
 
     kind, payload = said[-1]
     assert kind == Down.BYE
-    assert json.loads(payload)["detail"] == "something came on a connection that was joined"
+    assert json.loads(payload)["detail"] == "unexpected data on a joined connection"
     assert refused == 1
+
+
+async def test_a_stream_that_has_just_ended_is_not_joined() -> None:
+    """
+    Nobody would end that connection: those of the stream have been ended.
+    """
+
+    class Ending(dict[str, Stream]):
+        """Streams, each of which ends just before a connection joins it."""
+
+        def get(self, token: str, default: Any = None) -> Any:
+            if token in self:
+                self[token].close()
+            return super().get(token, default)
+
+    async with served() as server, asyncio.timeout(10):
+        server._streams = Ending()
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(STREAM)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(hello())
+        await reader.readexactly(1)
+        [token] = server._streams
+
+        came = await answer(server, asking(f"{protocol.PATH}?join={token}", protocol.PROTOCOL))
+        writer.close()
+
+    assert came.split(b" ")[1] == b"404"
+    assert b"unknown_stream" in came
 
 
 async def test_who_is_slow_is_not_another_one_behind_the_same_address() -> None:

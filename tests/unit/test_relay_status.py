@@ -37,7 +37,7 @@ STREAM = StreamStatus(
     level=6,
     window_bytes=16 << 20,
     recode=True,
-    why="the link takes no more",
+    why="the link is full",
     partitions_wanted=9,
     waits=True,
     live=ChannelTotals(3, 5_000, 9_000, 0.0, 0.2, 0.1),
@@ -203,7 +203,7 @@ def test_the_table_has_a_row_for_each_stream() -> None:
     assert "refused since the start: unknown_identity 2" in text
     assert "limits: at most 20 Mbit/s at this time" in text
     assert "too_slow" not in text
-    assert "east, from 10.0.0.7:5001: level 6: the link takes no more" in text
+    assert "east, from 10.0.0.7:5001: level 6: the link is full" in text
     assert "None" not in text
 
 

@@ -73,7 +73,7 @@ async def test_the_port_of_a_relay_that_is_for_people_is_told_from_an_older_rela
     error = await refusal(problem(404, "not_found"))
 
     assert "not the port on which it listens for mirrors" in str(error)
-    assert "not to api.port (9651)" in error.hint
+    assert "not api.port (9651)" in error.hint
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ async def test_the_port_of_a_relay_that_is_for_people_is_told_from_an_older_rela
         (b"HTTP/1.1 426 Upgrade Required\r\n\r\n", "HTTP status 426"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "HTTP status 200"),
         (problem(404, "not_found")[:-9], "HTTP status 404"),
-        (SWITCHING.replace(b"HTTP", b"HTTQ", 1), "no HTTP"),
+        (SWITCHING.replace(b"HTTP", b"HTTQ", 1), "not HTTP"),
         (SWITCHING.replace(b"101", b"111", 1), "HTTP status 111"),
-        (b"x" * (20 << 10), "without an end"),
+        (b"x" * (20 << 10), "whose headers do not end"),
         (b"HTTP/1.1 502 Bad Gateway\r\n\r\n", "HTTP status 502"),
         (b"HTTP/1.1 401 Unauthorized\r\n\r\n", "HTTP status 401"),
         (OF_ITS_OWN.replace(b"404 Not Found", b"403 Forbidden"), "HTTP status 403"),

@@ -23,7 +23,11 @@ async def test_an_address_is_its_own_answer() -> None:
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("no-such-host.invalid", "Errno"), (f"{'a' * 64}.example", "no host name"), ("a..b", "no host name")],
+    [
+        ("no-such-host.invalid", "Errno"),
+        (f"{'a' * 64}.example", "not a host name"),
+        ("a..b", "not a host name"),
+    ],
 )
 async def test_a_name_that_cannot_be_resolved_is_an_error_of_the_system(name: str, words: str) -> None:
     """

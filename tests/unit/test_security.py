@@ -178,7 +178,7 @@ async def test_settings_of_a_token_endpoint_become_one() -> None:
 
     security = Security.from_settings(settings)
 
-    with pytest.raises(AuthenticationError, match="no token was asked for yet"):
+    with pytest.raises(AuthenticationError, match="no token has been requested yet"):
         security.sasl()
     with pytest.raises(ConnectionFailedError, match=r"http://127.0.0.1:9/token: no token"):
         await security.prepare()

@@ -192,7 +192,7 @@ def test_every_code_of_a_problem_is_in_the_table() -> None:
     source = "".join(
         path.read_text() for path in (Path(problems.__file__).parent).glob("*.py") if path.name != "page.py"
     )
-    raised = set(re.findall(r'ProblemError\(\s*\d{3}, "(\w+)"', source))
+    raised = set(re.findall(r'ProblemError\(\s*\d{3},\s*"(\w+)"', source))
     mapped = {code for _, _, code in problems._OF_ERRORS} | set(problems._OF_STATUS.values())
 
     assert written - {"partitions", "detail"} >= (raised | mapped) - {"forbidden"}

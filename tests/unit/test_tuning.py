@@ -98,10 +98,10 @@ def test_on_a_slow_link_it_finds_what_makes_least(
 
     assert {2, *taken} == tried
     assert taken[5:] == [best] * 7
-    assert tuner.why.startswith("the link takes no more; of what was tried this is best: ")
+    assert tuner.why.startswith("the link is full; this level is the best of those tried: ")
     level = {1: "1", 2: "2", LONG: "2 over 16 MiB"}.get(best, f"{best} over 16 MiB")
     assert re.search(f"0.200 at level {level}[,;]", tuner.why)
-    assert tuner.why.endswith(f"; 1.0 MB/s go over the link; a core makes {SPEEDS[best]:.0f} MB/s")
+    assert tuner.why.endswith(f"; 1.0 MB/s over the link; one core handles {SPEEDS[best]:.0f} MB/s")
     assert tuner.step.recode is recode
 
 
@@ -158,7 +158,7 @@ def test_on_a_fast_link_it_does_not_compress() -> None:
     assert taken[2:] == [0] * 13
     assert tuner.step.recode is False
     assert why == (
-        "compression is the limit; of what was tried this is best: 1.000 at level 0, "
+        "compression is the limit; this level is the best of those tried: 1.000 at level 0, "
         "0.340 at level 1, 0.300 at level 2"
     )
 
@@ -182,7 +182,7 @@ def test_of_a_link_that_is_not_the_limit_it_is_tried_whether_what_repeats_is_far
     tuner = Tuner(ladder(0, recode=True), 0.0)
 
     assert run(tuner, 1000.0, shares, taker=20.0) == [LONG, *[best] * 11]
-    assert tuner.why.startswith("the mirror is the limit; of what was tried this is best: ")
+    assert tuner.why.startswith("the mirror is the limit; this level is the best of those tried: ")
 
 
 @pytest.mark.parametrize(("taker", "best"), [(60.0, 2), (90.0, 1), (150.0, 0)])
@@ -350,13 +350,13 @@ def test_while_both_have_time_nothing_changes() -> None:
     ("spent", "limit"),
     [
         ({"sealed": 0.9, "dry": 0.8}, "compression is the limit"),
-        ({"sealed": 0.9, "dry": 0.3}, "the link takes no more"),
+        ({"sealed": 0.9, "dry": 0.3}, "the link is full"),
         ({"sealed": 0.6, "dry": 0.6, "waited": 0.05}, "compression is the limit"),
-        ({"sealed": 0.6, "dry": 0.6, "waited": 0.2}, "the link takes no more"),
-        ({"sealed": 0.0, "waited": 0.9}, "the link takes no more"),
-        ({"sealed": 0.3, "waited": 0.6, "paced": 0.25}, "the link takes no more"),
-        ({"sealed": 0.3, "waited": 0.6, "paced": 0.35}, "limits let no more through"),
-        ({"sealed": 0.2, "waited": 0.5, "held": 0.3}, "the link takes no more"),
+        ({"sealed": 0.6, "dry": 0.6, "waited": 0.2}, "the link is full"),
+        ({"sealed": 0.0, "waited": 0.9}, "the link is full"),
+        ({"sealed": 0.3, "waited": 0.6, "paced": 0.25}, "the link is full"),
+        ({"sealed": 0.3, "waited": 0.6, "paced": 0.35}, "a configured limit is reached"),
+        ({"sealed": 0.2, "waited": 0.5, "held": 0.3}, "the link is full"),
         ({"sealed": 0.2, "waited": 0.3, "held": 0.5}, "the mirror is the limit"),
         ({"sealed": 0.9, "dry": 0.9, "waited": 0.01, "held": 0.05}, "compression is the limit"),
         ({"sealed": 0.4, "waited": 0.1}, "not measured yet"),
@@ -382,7 +382,7 @@ def test_a_limit_is_told_from_a_full_link() -> None:
 
     run(tuner, 1.0, SHARES, paced=True)
 
-    assert tuner.why.startswith("limits let no more through; of what was tried this is best: ")
+    assert tuner.why.startswith("a configured limit is reached; this level is the best of those tried: ")
 
 
 def test_a_mirror_that_is_near_is_spared_the_time_of_compressing() -> None:
@@ -403,7 +403,7 @@ def test_where_the_link_to_one_that_is_near_is_full_after_all_it_finds_what_make
     tuner = Tuner(ladder(0, recode=True), 0.0, near=True)
 
     assert run(tuner, 1.0, SHARES | {LONG: 0.2})[-6:] == [LONG] * 6
-    assert tuner.why.startswith("the link takes no more; of what was tried this is best: ")
+    assert tuner.why.startswith("the link is full; this level is the best of those tried: ")
 
 
 @pytest.mark.parametrize(
@@ -432,9 +432,9 @@ def test_what_is_configured_stays() -> None:
     before = fixed.why
 
     assert run(fixed, 1.0, SHARES) == run(limited, 1.0, SHARES, paced=True) == [6] * 12
-    assert (before, fixed.why) == ("as configured", "as configured; the link takes no more")
+    assert (before, fixed.why) == ("as configured", "as configured; the link is full")
     assert limited.why == (
-        "level 19 was asked for; listen.level_max of the relay is 6; limits let no more through"
+        "level 19 was requested; listen.level_max of the relay is 6; a configured limit is reached"
     )
     told = [
         fixed.watched(Spent(records_bytes=100_000_000, wire_bytes=30_000_000, **spent), now)
@@ -445,7 +445,7 @@ def test_what_is_configured_stays() -> None:
         )
     ]
     assert told == [False, False, True]
-    assert fixed.why == "as configured; limits let no more through"
+    assert fixed.why == "as configured; a configured limit is reached"
     assert fixed.watched(Spent(records_bytes=100_000_000, wire_bytes=30_000_000, sealed=0.1), 10_003.0)
     assert fixed.why == "as configured"
     assert Tuner(ladder(6, recode=True), 0.0, near=True).step == fixed.step
@@ -456,7 +456,7 @@ def test_what_is_configured_stays() -> None:
     ("asked", "level_max", "levels", "why"),
     [
         (0, 1, [0, 1], "not measured yet"),
-        (19, 9, [9], "level 19 was asked for; listen.level_max of the relay is 9"),
+        (19, 9, [9], "level 19 was requested; listen.level_max of the relay is 9"),
         (9, 9, [9], "as configured"),
         (19, 19, [19], "as configured"),
         (0, 3, [0, 1, 2, 2], "not measured yet"),
