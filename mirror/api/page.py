@@ -199,7 +199,7 @@ function verdict(status) {
   if (waiting.length) return ["calm", "Standing by",
     `${many(waiting.length, "partition")}: ${waiting[0].detail}.`];
   if (behind) return ["calm", `Catching up: ${many(behind, "partition")} behind`,
-    "Nothing to do, unless the lag grows."];
+    parts.find((p) => p.state === "LAGGING").hint];
   const dark = unknownOf(parts, "lag_seconds");
   return ["good", "Up to date",
     all + (dark ? `; the lag of ${whole(dark)} is not known yet.` : ", all within the stated lag.")];

@@ -35,7 +35,7 @@ ENDS = frozenset({"appended", "refused", "not_appended", "not_seen"})
 """The events recorded before and after a batch is appended."""
 SHOWN = 20
 LOG_CHOICES = (
-    "copy the topic anew (docs/states.md): beside this copy under a prefix, and let consumers go over; or in "
+    "copy the topic again (docs/states.md): next to this copy under a prefix, and move the consumers; or in "
     "its place, from what the source still has",
     "leave it as it is (--accept): consumers see it; the flow's state and repairs.jsonl record it, and it is "
     "no longer compared",
@@ -43,7 +43,7 @@ LOG_CHOICES = (
 """What can be done about an append-only log that differs in its middle."""
 KEY_CHOICES = (
     "put right what is named (--apply), and reconcile again: the next ones are named then",
-    "copy the topic anew (docs/states.md): less work where most of its keys differ",
+    "copy the topic again (docs/states.md): less work where most of its keys differ",
 )
 """What can be done about keys that differ and were only counted."""
 

@@ -55,7 +55,7 @@ class TargetLook:
             acknowledged.
         last_sequence: Of our producer id; None when the broker remembers nothing of it.
         producer_epoch: Of our producer id; None likewise.
-        coordinator_epoch: One above that of our last control marker; 0 when there was none.
+        coordinator_epoch: Of the flow's last control marker; -1 when the broker remembers none.
         last_producer_id: Who wrote the last batch of the log; None when there is no batch to look at. Where
             something was inserted at the end of the log, the batch before it counts as the last.
         tail: That batch, to be compared with the source's; None likewise.

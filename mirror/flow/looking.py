@@ -148,7 +148,7 @@ def _target_look(
         target_log_end_offset=end,
         last_sequence=known.last_sequence if known else None,
         producer_epoch=known.producer_epoch if known else None,
-        coordinator_epoch=(known.coordinator_epoch if known else -1) + 1,
+        coordinator_epoch=known.coordinator_epoch if known else -1,
         last_producer_id=tail.producer_id if isinstance(tail, Tail) else None,
         tail=tail if isinstance(tail, Tail) else None,
         unreplicated=max(0, end - high_watermark),

@@ -5,7 +5,12 @@ can rely on the broker having finished it, and after a request without an answer
 until its markers can no longer land. An answer gives the outcome of a partition's last marker only, so
 after several markers the log end is read before anything follows.
 
-Sources: KIP-98 (WriteTxnMarkers), docs/design.md.
+A broker refuses a marker whose coordinator epoch is lower than the last one it saw of the producer; an equal
+one it takes. So what lands late is refused once a marker of a higher epoch is there. The upper 15 of the 31
+bits are the owner's own epoch; the lower 16 count the requests to the partition that got no answer. After
+65 536 of those the owner sends it no more markers: the next epoch is the next owner's.
+
+Sources: KIP-98 (WriteTxnMarkers, coordinator epochs), docs/design.md.
 """
 
 from __future__ import annotations
@@ -14,13 +19,13 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 
-from mirror.errors import ConnectionFailedError, TwinsiteError
+from mirror.errors import ConnectionFailedError, PartitionError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import append_refusal, pause_seconds
 from mirror.kafka.connection import Connection
 from mirror.kafka.offsets import DEBUGGER, LATEST, Answers, Marking, list_offsets, write_markers
-from mirror.model import Gap
+from mirror.model import Gap, Reason
 
 MARKERS_AT_ONCE = 5_000
 """In one request, all partitions together: half a second for the broker, a fifth of a new owner's wait."""
@@ -28,8 +33,10 @@ LOST_AT_ONCE = 500
 """Of one lost range in one request: it may span millions of offsets, and others need markers too."""
 LANDING_SECONDS = 2.0
 """Four times what a broker needs to append the markers of a request it has begun."""
-OWNER_EPOCH_SHIFT = 16
-"""Bits of a coordinator epoch that an owner counts in; the owner's own epoch above them fits into 31 bits."""
+EPOCHS = 1 << 31
+"""Coordinator epochs are below this."""
+OWNER_EPOCHS = 1 << 16
+"""Coordinator epochs of one owner."""
 LANE = "markers"
 """Markers have their own connection: a broker answers the requests of one connection in order."""
 
@@ -37,14 +44,17 @@ LANE = "markers"
 def marker_epoch(next_epoch: int, owner_epoch: int) -> int:
     """The coordinator epoch for markers: not below the partition's own, nor below this owner's range.
 
-    A broker refuses an epoch lower than the last one it saw, not an equal one. Requests between two looks
-    share one epoch.
-
     Args:
-        next_epoch: The partition's: after a look, above every epoch that has landed or was sent from here.
-        owner_epoch: The epoch that the coordinator gave us, 0 to 32 767.
+        next_epoch: The partition's; EPOCHS if none is left.
+        owner_epoch: The epoch that the coordinator gave us, 0 to 32 767. It begins at 0 again if the
+            coordinator forgot the flow's id. Then the partition's counts: above the last one a look has seen.
     """
-    return max(next_epoch, owner_epoch << OWNER_EPOCH_SHIFT)
+    return max(next_epoch, owner_epoch * OWNER_EPOCHS)
+
+
+def epoch_above(epoch: int) -> int:
+    """The next epoch of the same owner; EPOCHS, which no marker can carry, if this was its last one."""
+    return epoch + 1 if (epoch + 1) % OWNER_EPOCHS else EPOCHS
 
 
 def spread(offsets: Mapping[PartitionCopy, int], at_once: int = MARKERS_AT_ONCE) -> dict[PartitionCopy, int]:
@@ -75,16 +85,18 @@ async def mark(
         owner_epoch: The epoch of the right under which they are sent.
 
     Returns:
-        How many markers were appended to each target partition, or the error that leaves this unknown. A
-        partition is left out if it got no markers, or if its log does not end after them: then it is in
-        doubt.
+        How many markers were appended to each target partition, or the error that leaves this unknown, or
+        because of which none was sent. A partition is left out if it got no markers, or if its log does not
+        end after them: then it is in doubt.
     """
     gaps = {p: _wanted(gap) for p in partitions if (gap := p.queue.gap) is not None and not p.unanswered}
+    epochs = {p: marker_epoch(p.coordinator_epoch, owner_epoch) for p in gaps}
+    used_up = {p.target: _used_up(p) for p, epoch in epochs.items() if epoch == EPOCHS}
     markings: dict[PartitionCopy, Marking] = {}
-    for partition, count in spread(gaps).items():
-        partition.coordinator_epoch = marker_epoch(partition.coordinator_epoch, owner_epoch)
+    for partition, count in spread({p: n for p, n in gaps.items() if p.target not in used_up}).items():
+        partition.coordinator_epoch = epoch_above(epochs[partition])
         partition.markers_under_way = True
-        markings[partition] = Marking(count, partition.coordinator_epoch)
+        markings[partition] = Marking(count, epochs[partition])
     try:
         answers = await write_markers(
             connection,
@@ -95,6 +107,9 @@ async def mark(
         lost = next((a for a in answers.values() if isinstance(a, ConnectionFailedError)), None)
         if lost is not None:
             await _landed(flow, node, list(markings), lost)
+        else:
+            for partition, marking in markings.items():
+                partition.coordinator_epoch = marking.coordinator_epoch
         several = {p: one.count for p, one in markings.items() if answers[p.target] is None and one.count > 1}
         doubtful = await _not_all_there(flow, node, several) if several else ()
     finally:
@@ -105,7 +120,16 @@ async def mark(
         partition.doubt(time.monotonic())
         del answers[partition.target]
     counts = {p.target: marking.count for p, marking in markings.items()}
-    return {tp: counts[tp] if answer is None else answer for tp, answer in answers.items()}
+    return used_up | {tp: counts[tp] if answer is None else answer for tp, answer in answers.items()}
+
+
+def _used_up(partition: PartitionCopy) -> PartitionError:
+    return PartitionError(
+        partition.target,
+        "no coordinator epoch is left for control markers, as too many requests with markers got no answer: "
+        "restart the mirror",
+        reason=Reason.TARGET_UNAVAILABLE,
+    )
 
 
 async def _not_all_there(

@@ -157,6 +157,9 @@ class Owner:
     async def ask(self, timeout_seconds: float) -> bool:
         """Ask the coordinator, however recently it was asked; returns the same as :meth:`confirm`.
 
+        Its answer counts only while we hold the right under the same token: meanwhile the flow's state may
+        have shown that another mirror has it.
+
         Raises:
             TwinsiteError: It cannot be asked.
         """
@@ -169,9 +172,8 @@ class Owner:
         self.seen = holder
         if holder is None or holder == token == outdated:
             await self._claim_again(token)
-            return self.may_write
-        if token == self.token:
-            self._hear(asked_at, ours=self.held and holder == token)
+        else:
+            self._hear(token, asked_at, ours=holder == token)
         return self.may_write
 
     async def ask_the_state(self) -> None:
@@ -189,11 +191,16 @@ class Owner:
         except TimeoutError as late:
             words = f"the flow's state did not answer within {STATE_ASKED_FOR_SECONDS:g} s"
             raise ConnectionFailedError(words) from late
-        if token == self.token:
-            self._hear(asked_at, ours=self.held and not taken)
+        self._hear(token, asked_at, ours=not taken)
 
-    def _hear(self, asked_at: float, *, ours: bool) -> None:
-        """Note whose the right is. Once lost, only a claim brings it back."""
+    def _holds(self, token: Token | None) -> bool:
+        """Whether the right is still ours under this token: it was neither lost nor claimed again."""
+        return self.held and token == self.token
+
+    def _hear(self, token: Token | None, asked_at: float, *, ours: bool) -> None:
+        """Note whose the right was that we held under this token. Once lost, only a claim brings it back."""
+        if not self._holds(token):
+            return
         self.held, self._confirmed_at = ours, max(self._confirmed_at, asked_at)
         if ours:
             self.turn.proven(asked_at)
@@ -202,10 +209,10 @@ class Owner:
 
     async def _claim_again(self, forgotten: Token | None) -> None:
         """Claim again: the coordinator has forgotten the id, as after a week without use, or lost its last
-        tokens. Of concurrent callers only the first claims.
+        tokens. Of concurrent callers only the first claims, and none if another mirror has the right by then.
         """
         async with self._claiming:
-            if self.token == forgotten:
+            if self._holds(forgotten):
                 log.warning("ownership_forgotten", transactional_id=self.transactional_id)
                 await self.claim()
 

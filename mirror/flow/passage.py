@@ -67,6 +67,8 @@ class Passage:
         attempts: Failed tries since something was last written.
         empty_at: When a look last found that nothing was copied yet (monotonic seconds); all that was copied
             since was read later. None if no look did.
+        coordinator_epoch: The lowest epoch that its next control markers may have: above that of all markers
+            that may still land, ours or another owner's (:mod:`mirror.flow.marking`).
         waits_for: The target broker to which its batches were last sent, or are about to be sent.
     """
 
@@ -111,7 +113,7 @@ class Passage:
         self.last_timestamp_ms: int | None = None
         self.empty_at: float | None = None
         self.sequence = 0
-        self.coordinator_epoch = 0
+        self.coordinator_epoch = -1
         self.producer_epoch = 0
         self.generation = 0
         self.in_flight: deque[Sent] = deque()
@@ -151,7 +153,8 @@ class Passage:
         self._steady_at, self._steady = now + UNSTEADY_SECONDS, False
         self._fresh_from_ms = int(time.time() * 1000) - FRESH_MS
         self._runs_ahead = list(runs_ahead)
-        self.coordinator_epoch = max(decision.coordinator_epoch, self.coordinator_epoch + 1)
+        if decision.coordinator_epoch > self.coordinator_epoch:  # of another owner: more of them may be late
+            self.coordinator_epoch = decision.coordinator_epoch + 1
         self.producer_epoch = decision.producer_epoch
         self.acknowledged_at = now
         if decision.skip_to > decision.next_offset:

@@ -64,12 +64,14 @@ class Prepare:
 
     Attributes:
         target_log_start_offset: Where it starts now; everything from there on must be ours.
+        producer_epoch: The producer epoch to pad with.
     """
 
     start_offset: int
     target_log_start_offset: int
     target_log_end_offset: int
     sequence: int
+    producer_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ def replaced(copied_to: int, epoch: int, epoch_end: int) -> Stop:
     )
 
 
-def next_sequence(look: TargetLook, producer_epoch: int = 0) -> int:
+def next_sequence(look: TargetLook, producer_epoch: int) -> int:
     """The sequence of the next record: what the broker remembers counts, not what we do.
 
     A broker that remembers nothing accepts any sequence. All mirrors of the flow then begin with the same
@@ -261,7 +263,8 @@ def _prepare(known: Known, target: TargetLook, producer_id: int) -> Decision:
         return Stop(
             State.BLOCKED, Reason.FOREIGN_WRITE, f"{aim}, but ends at {end}: something else has written there"
         )
-    return Prepare(known.start_offset, start, end, next_sequence(target))
+    epoch = known.producer_epoch
+    return Prepare(known.start_offset, start, end, next_sequence(target, epoch), epoch)
 
 
 def _go_on(

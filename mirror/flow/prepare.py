@@ -154,7 +154,7 @@ async def _pad(
 ) -> _Spot:
     count = min(decision.start_offset - spot.offset, PADDING_RECORDS_MAX)
     view = null_batch(count, timestamp_ms=int(time.time() * 1000))
-    seal(view, flow.producer_id, flow.producer_epoch, spot.sequence)
+    seal(view, flow.producer_id, decision.producer_epoch, spot.sequence)
     version = connection.version(PRODUCE, PRODUCE_VERSION_MAX, "Produce")
     answer = decode_answer(await connection.send(PRODUCE, version, encode_request([(target, view)], 30_000)))
     reach("padding_sent")

@@ -154,7 +154,7 @@ class Comparable:
         elif not record.prepared:
             self._leave_out(tp, "it is being prepared: nothing of it is copied yet")
         elif record.topic_id != self._topic_id(tp):
-            self._leave_out(tp, "the source made the topic anew: the copy is of the one that was deleted")
+            self._leave_out(tp, "its topic was created again at the source: the copy is of the deleted one")
         elif self.state and self.state.insertion(tp):
             self._leave_out(tp, "a repair of it is running, or was interrupted: a mirror completes it")
         else:

@@ -43,7 +43,7 @@ def check_foreign(plan: PartitionPlan, foreign: Sequence[Inserted], *, accept: b
     if foreign and not (plan.is_compacted or accept):
         raise RefusedError(
             "others have written to it, and consumers go on seeing that: let it stay (--accept), or copy "
-            "the topic anew"
+            "the topic again"
         )
 
 
@@ -58,16 +58,16 @@ def acceptable(plan: PartitionPlan, target_offset: TargetOffset) -> Sequence[Ins
     if not beyond:
         return ()
     if plan.unnamed or any(one.kind is Kind.SHIFTED for one in beyond):
-        raise RefusedError("more differs than records that are named: copy the topic anew")
+        raise RefusedError("more differs than records that are named: copy the topic again")
     places = [_place(one, target_offset) for one in beyond]
     if (apart := max(end - start for start, end in places)) > ACCEPTED_SPAN_MAX:
         raise RefusedError(
             f"a record stands {apart} offsets from its place, and all between would be accepted: "
-            f"{ACCEPTED_SPAN_MAX} is the most: copy the topic anew"
+            f"{ACCEPTED_SPAN_MAX} is the most: copy the topic again"
         )
     accepted = united(places)
     if len(accepted) > ACCEPTED_MAX:
-        raise RefusedError(f"{len(accepted)} places differ, {ACCEPTED_MAX} is the most: copy the topic anew")
+        raise RefusedError(f"{len(accepted)} places differ, {ACCEPTED_MAX} is the most: copy the topic again")
     return accepted
 
 

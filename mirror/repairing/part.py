@@ -123,7 +123,7 @@ class Part:
 
     def _decide(self, known: Known, source: SourceLook, target: TargetLook) -> Decision:
         if None not in {known.target_topic_id, target.topic_id} and known.target_topic_id != target.topic_id:
-            words = "the target topic was made anew, and what stands in it is no copy of this flow's"
+            words = "the target topic was created again, and what it holds is no copy of this flow's"
             return Stop(State.BLOCKED, Reason.ANOTHER_FLOW, words)
         return decide(
             known,

@@ -106,7 +106,7 @@ class PartitionRepair:
         if self._done.becomes_mapped and not self._wanted.to_mapped:
             raise RefusedError(
                 "it keeps the source's offsets, and what is appended would shift what follows: let it become "
-                "mapped (--to-mapped), write the keys again at the source, or copy the topic anew"
+                "mapped (--to-mapped), write the keys again at the source, or copy the topic again"
             )
         if self._wanted.apply:
             await self._become_what_it_is()
@@ -141,7 +141,7 @@ class PartitionRepair:
         if known is None:
             raise RefusedError(f"flow {self._flow.name} does not copy it")
         if known.topic_id != self._plan.topic_id:
-            raise RefusedError("the topic was made anew at the source since the plan was made")
+            raise RefusedError("the topic was created again at the source since the plan was made")
         return known
 
     async def _foreign(self, known: Known, decision: Decision) -> Sequence[Inserted]:
@@ -290,7 +290,7 @@ class PartitionRepair:
             TwinsiteError: A request fails, perhaps after the batch was appended.
         """
         if place.producer_epoch >= PRODUCER_EPOCH_MAX:
-            raise RefusedError(f"it was repaired {place.producer_epoch} times: copy the topic anew")
+            raise RefusedError(f"it was repaired {place.producer_epoch} times: copy the topic again")
         mends = [mend for mend, step in steps.items() if step.status is Status.PLANNED]
         run = [records[mend] for mend in mends]
         insertion = insertion_of(run, self._flow.producer_id, place.producer_epoch, place.target_next_offset)

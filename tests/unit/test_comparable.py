@@ -183,7 +183,7 @@ async def test_a_copy_of_a_topic_that_was_made_anew_is_one_of_another() -> None:
         reasons.append(words)
 
     assert reasons == [
-        "the source made the topic anew: the copy is of the one that was deleted",
+        "its topic was created again at the source: the copy is of the deleted one",
         "it is being prepared: nothing of it is copied yet",
         "flow flow has not begun to copy it",
     ]

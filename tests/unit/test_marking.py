@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from mirror.errors import BrokerError
+from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.flow import marking
 from mirror.flow.context import Flow
 from mirror.flow.marking import mark
@@ -34,6 +34,12 @@ def with_a_gap(number: int, offsets: int, *, in_front: int = 0) -> PartitionCopy
     return copy
 
 
+class Unhurried(Hooks):
+    """A picture of the cluster that is old does no harm."""
+
+    def stale(self, cluster: object) -> None: ...
+
+
 class Target:
     """A broker that appends markers to empty logs.
 
@@ -41,33 +47,47 @@ class Target:
         ends: Where logs end.
         markings: What it was asked to append.
         loses: Of each request to a partition, so many.
+        answers: False while its answers are lost on the way.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ends: dict[TopicPartition, int] = {}
         self.markings: list[Mapping[TopicPartition, Marking]] = []
         self.loses: dict[TopicPartition, int] = {}
+        self.answers = True
+        self.info = SimpleNamespace(leader=lambda _: None)
+        monkeypatch.setattr(marking, "LANDING_SECONDS", 0.0)
         for name in ("write_markers", "list_offsets"):
             monkeypatch.setattr(marking, name, getattr(self, name))
 
     async def write_markers(
         self, _connection: object, markings: Mapping[TopicPartition, Marking], **_: object
-    ) -> dict[TopicPartition, BrokerError | None]:
+    ) -> dict[TopicPartition, TwinsiteError | None]:
         self.markings.append(markings)
         for tp, one in markings.items():
             self.ends[tp] = self.ends.get(tp, 0) + one.count - self.loses.get(tp, 0)
-        return dict.fromkeys(markings)
+        return dict.fromkeys(markings, None if self.answers else ConnectionFailedError("gone"))
+
+    def epochs(self, copy: PartitionCopy) -> list[int]:
+        """The coordinator epochs of the markers that it was asked to append to a partition."""
+        return [asked[copy.target].coordinator_epoch for asked in self.markings if copy.target in asked]
 
     async def list_offsets(
         self, _cluster: object, tps: Collection[TopicPartition], *_: object, **__: object
     ) -> dict[TopicPartition, int]:
         return {tp: self.ends[tp] for tp in tps}
 
-    async def mark(self, *partitions: PartitionCopy) -> Any:
+    async def mark(self, *partitions: PartitionCopy, owner_epoch: int = 0) -> Any:
         flow = SimpleNamespace(
-            producer_id=4711, producer_epoch=0, target=None, room=asyncio.Event(), hooks=Hooks()
+            producer_id=4711, producer_epoch=0, target=self, room=asyncio.Event(), hooks=Unhurried()
         )
-        return await mark(cast(Flow, flow), cast(Any, None), 1, partitions, 0)
+        return await mark(cast(Flow, flow), cast(Any, None), 1, partitions, owner_epoch)
+
+    def look(self, copy: PartitionCopy) -> None:
+        """Look at a partition whose markers have landed; at the source one more offset is empty."""
+        at, seen = self.ends[copy.target], self.epochs(copy)[-1]
+        copy.proceed(Proceed(at, at, 0, seen, at), OffsetMode.SAME, -1, NOW)
+        copy.queue.push([Gap(at, at + 1)], (), None)
 
 
 async def test_a_gap_is_filled_with_as_many_markers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,3 +134,81 @@ async def test_a_partition_whose_log_does_not_end_behind_its_markers_is_looked_a
 
     assert found == {whole.tp: 5}
     assert (short.look_due_at is not None, whole.look_due_at) == (True, None)
+
+
+# -- what is late is refused ---------------------------------------------------------------------
+
+OWNER_EPOCH = 3
+OWNERS, NEXT_OWNERS = OWNER_EPOCH << 16, (OWNER_EPOCH + 1) << 16
+
+
+async def test_looks_do_not_use_up_the_epochs_of_an_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A transaction a minute is a marker and a look a minute, for months: while all are answered none can be
+    late, and the markers of the next owner still have a higher epoch.
+    """
+    target = Target(monkeypatch)
+    copy = with_a_gap(0, 1)
+
+    for _ in range(20):
+        await target.mark(copy, owner_epoch=OWNER_EPOCH)
+        target.look(copy)
+
+    assert target.epochs(copy) == [OWNERS] * 20
+
+
+async def test_what_follows_a_request_without_an_answer_refuses_what_may_still_land_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    A broker refuses a lower epoch than one it has seen.
+    """
+    target = Target(monkeypatch)
+    copy = with_a_gap(0, 1)
+
+    for answers in (True, False, False, True):
+        target.answers = answers
+        await target.mark(copy, owner_epoch=OWNER_EPOCH)
+        target.look(copy)
+    await target.mark(copy, owner_epoch=OWNER_EPOCH)
+
+    assert target.epochs(copy) == [OWNERS, OWNERS, OWNERS + 1, OWNERS + 2, OWNERS + 2]
+
+
+async def test_an_owner_sends_no_markers_under_the_epochs_of_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    After 65 536 requests without an answer it has none of its own left. The partition says so, and waits;
+    others go on.
+    """
+    target = Target(monkeypatch)
+    copy, other = with_a_gap(0, 1), with_a_gap(1, 1)
+    copy.coordinator_epoch = NEXT_OWNERS - 2
+
+    target.answers = False
+    for _ in range(2):
+        await target.mark(copy, other, owner_epoch=OWNER_EPOCH)
+        target.look(copy)
+        target.look(other)
+    target.answers = True
+    found = await target.mark(copy, other, owner_epoch=OWNER_EPOCH)
+
+    assert target.epochs(copy) == [NEXT_OWNERS - 2, NEXT_OWNERS - 1]
+    assert (isinstance(found[copy.tp], TwinsiteError), found[other.tp]) == (True, 1)
+    assert "restart the mirror" in str(found[copy.tp])
+    assert not copy.markers_under_way
+
+
+async def test_no_marker_has_an_epoch_of_more_than_31_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The last one there is has been seen, of another owner.
+    """
+    target = Target(monkeypatch)
+    copy = with_a_gap(0, 1)
+    copy.proceed(Proceed(0, 0, 0, 2**31 - 1, 0), OffsetMode.SAME, -1, NOW)
+
+    found = await target.mark(copy)
+
+    assert isinstance(found[copy.tp], TwinsiteError)
+    assert not target.epochs(copy)

@@ -105,6 +105,35 @@ async def test_a_right_that_another_has_taken_is_not_taken_back_by_that(
     assert (owner.held, owner.token) == (False, token)
 
 
+@pytest.mark.parametrize("lost", ["the right", "its last tokens"])
+async def test_what_the_state_has_given_to_another_is_not_claimed_again(
+    coordinator: Coordinator, owner: Owner, lost: str
+) -> None:
+    """
+    The coordinator was asked before. It says late that nobody has the right, or that it is ours still, under
+    a token that is not the last one. By then the state holds something of the new owner: we stand by.
+    """
+    token = await owner.claim()
+    owner.outdated(token)
+    if lost == "the right":
+        coordinator.last = None
+    said = coordinator.last
+    coordinator.slow_seconds = 0.05
+
+    async def taken() -> bool:
+        return True
+
+    owner.taken_over = taken
+
+    asking = asyncio.create_task(owner.ask(5))
+    await asyncio.sleep(0)
+    await owner.ask_the_state()
+    ours = await asking
+
+    assert (ours, owner.held, owner.token) == (False, False, token)
+    assert coordinator.last == said
+
+
 @pytest.mark.parametrize("slow_seconds", [0.0, 0.2])
 async def test_what_was_said_too_late_confirms_nothing(
     coordinator: Coordinator, owner: Owner, monkeypatch: pytest.MonkeyPatch, slow_seconds: float

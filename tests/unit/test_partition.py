@@ -41,8 +41,22 @@ def test_a_look_says_where_to_begin() -> None:
     assert copy.copying
     assert (copy.state, copy.reason, copy.detail) == (State.ACTIVE, None, "")
     assert (first.target_offset, sequence) == (7, 40)
-    assert (copy.queue.fetched_epoch, copy.coordinator_epoch) == (6, 3)
+    assert (copy.queue.fetched_epoch, copy.coordinator_epoch) == (6, 4)
     assert (copy.next_offset, copy.send_offset, copy.fetch_offset) == (100, 105, 105)
+
+
+def test_markers_have_a_higher_epoch_than_those_of_another_owner() -> None:
+    """
+    More of them may be late. Ours that a look finds are no reason: all that may be late has a lower one then.
+    """
+    copy = proceeding(100)
+
+    found = []
+    for seen in (3, 4, -1, 9, 9, 10):
+        copy.proceed(Proceed(100, 100, 40, seen, 100), OffsetMode.SAME, 0, NOW)
+        found.append(copy.coordinator_epoch)
+
+    assert found == [4, 4, 4, 10, 10, 10]
 
 
 def test_batches_carry_on_where_the_one_before_ends() -> None:

@@ -109,7 +109,7 @@ def test_a_sequence_follows_the_brokers_memory_or_else_the_log_end(
     """
     look = replace(COPIED, last_sequence=last_sequence, target_log_end_offset=log_end)
 
-    assert next_sequence(look) == expected
+    assert next_sequence(look, 2) == expected
 
 
 @pytest.mark.parametrize(("written", "remembered", "sequence"), [(3, 2, 0), (3, 3, 400), (3, None, 500)])
@@ -294,6 +294,20 @@ def test_an_unprepared_target_is_prepared_from_where_the_last_try_ended(end: int
     target = replace(EMPTY, target_log_end_offset=end, last_sequence=end - 1 if end else None)
 
     assert decided(known, target) == Prepare(100, 0, end, sequence=end)
+
+
+@pytest.mark.parametrize(("remembered", "sequence"), [(1, 0), (2, 60), (None, 60)])
+def test_padding_begins_its_sequences_again_with_a_newer_epoch_than_the_broker_remembers(
+    remembered: int | None, sequence: int
+) -> None:
+    """
+    Half of it was written under the older one. The broker refuses any other sequence, however often we look.
+    """
+    known = replace(SAME, prepared=False, producer_epoch=2)
+    last = None if remembered is None else 59
+    target = replace(EMPTY, target_log_end_offset=60, last_sequence=last, producer_epoch=remembered)
+
+    assert decided(known, target) == Prepare(100, 0, 60, sequence, producer_epoch=2)
 
 
 def test_what_somebody_else_has_written_meanwhile_is_not_taken_for_padding() -> None:
@@ -753,7 +767,7 @@ def test_a_mirror_appends_only_at_the_log_end_and_only_what_follows_there(
             assert decision.next_offset == known.to_source(target.target_log_end_offset)
             assert decision.next_offset <= source.high_watermark
             assert decision.skip_to == max(decision.next_offset, source.log_start_offset)
-            assert decision.sequence == next_sequence(target)
+            assert decision.sequence == next_sequence(target, known.producer_epoch)
             assert (target.producer_epoch or 0) <= 2
             lost = source.log_start_offset - decision.next_offset
             assert lost <= 0 or anyway or known.may_lose(decision.next_offset, source.log_start_offset)

@@ -127,13 +127,14 @@ async def test_a_record_of_somebody_else_amid_the_padding_is_not_deleted(
 
 async def test_padding_is_ours_and_goes_on_where_the_last_try_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    With our producer id, and the sequence that the look has found: the broker takes no piece of it twice.
+    With our producer id, and the epoch and sequence that the look has found: the broker takes no piece of it
+    twice.
     """
     target, willing = Target(monkeypatch, {0: padding(0, 40), 40: padding(40, 60)}), Willing(40)
 
-    await trim(Prepare(100, 0, 40, sequence=7), willing)
+    await trim(Prepare(100, 0, 40, sequence=7, producer_epoch=3), willing)
 
-    assert willing.taken == [(OURS, 0, 7, 60)]
+    assert willing.taken == [(OURS, 3, 7, 60)]
     assert target.deleted == [0, 100]
 
 
