@@ -54,7 +54,7 @@ def test_a_record_that_is_too_large_alone_is_told_with_the_limit() -> None:
     exact = Bounds(bytes_alone(fits), HOUR_MS)
 
     assert exact.too_large(fits) == ""
-    assert "takes 1066 (max.message.bytes)" in exact.too_large(record(1001))
+    assert "accepts 1066 (max.message.bytes)" in exact.too_large(record(1001))
     assert f"a repair writes {RECORD_BYTES_MAX} at most" in ANY.too_large(record(RECORD_BYTES_MAX))
     assert ANY.fitting([record(BATCH_BYTES_MAX), fits]) == 1
 

@@ -138,7 +138,7 @@ def test_fields_carry_the_words_of_the_model() -> None:
     partition = json_schema()["$defs"]["PartitionStatus"]["properties"]
 
     assert partition["lag_seconds"]["description"].startswith("Upper bound of the age")
-    assert json_schema()["properties"]["owner"]["description"].startswith("Holds the right")
+    assert json_schema()["properties"]["owner"]["description"].startswith("Whether it holds the right")
 
 
 def test_a_document_read_back_is_the_same_flow() -> None:
