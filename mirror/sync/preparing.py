@@ -54,6 +54,7 @@ class Preparations:
             configs: The settings it would have been created with otherwise.
         """
         self.final[name] = {key: configs.get(key) for key in PREPARING_CONFIGS}
+        self._refused.discard(name)
 
     def see(self, topic: TopicFacts, source: TopicFacts | None) -> None:
         """Recognize by its settings a topic that is being prepared, or was when a mirror ended.

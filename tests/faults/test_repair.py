@@ -362,7 +362,7 @@ async def test_plans_that_do_not_fit_are_refused_before_anything_is_written(
     assert await refusal(flow="north") == (2, Contains("the plan is for flow north"))
     assert await refusal(target_cluster_id="elsewhere") == (4, Contains("elsewhere"))
     assert await refusal(made_at_ms=FIRST_MS - 7 * 3_600_000) == (2, Contains("reconcile"))
-    assert await refusal(schema=99) == (2, Contains("no plan"))
+    assert await refusal(schema=99) == (2, Contains("not a plan"))
     plan.unlink()
     assert (await flow.repair("--apply")).code == 2
     assert flow.end == before
@@ -494,7 +494,7 @@ async def test_a_batch_is_as_large_as_the_target_takes_and_a_plan_as_old_as_it_k
     assert "delete.retention.ms" in outlived.document["partitions"][0]["why_not"]
     assert statuses(looked) == ["planned"] * 9 + ["too_large"]
     assert statuses(done) == ["appended"] * 9 + ["too_large"], done.stderr
-    assert "takes 300 (max.message.bytes)" in done.document["partitions"][0]["steps"][-1]["why"]
+    assert "accepts 300 (max.message.bytes)" in done.document["partitions"][0]["steps"][-1]["why"]
     (counted,) = done.document["beyond_repair"]
     assert (counted["unnamed"], "reconcile again" in counted["choices"][0]) == (2, True)
 

@@ -159,7 +159,7 @@ def test_a_mirror_that_is_to_be_asked_and_does_not_answer_ends_in_1(
         (("--config", "nowhere.yaml"), "nowhere.yaml"),
         (("--config", "f.yaml", "--since", "yesterday"), "'yesterday' is not a time"),
         (("--config", "f.yaml", "--conf", "driver.memory=4g"), "'driver.memory=4g' is not a Spark setting"),
-        (("--config", "f.yaml", "--conf", "spark.driver.memory"), "write spark.driver.memory=4g"),
+        (("--config", "f.yaml", "--conf", "spark.driver.memory"), "as in spark.driver.memory=4g"),
         (("--config", "f.yaml", "--from-offset", "-1"), "--from-offset"),
         (("--config", "f.yaml", "--url", "mirror-1"), "mirror-1"),
         (("compare", "nothing"), "scope.json"),

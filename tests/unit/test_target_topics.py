@@ -572,7 +572,10 @@ async def test_a_mirror_that_may_not_read_settings_at_the_target_prepares_only_w
     ]
 
 
-async def test_a_topic_that_is_prepared_again_after_a_refusal_gets_its_settings_between_passes() -> None:
+@pytest.mark.parametrize("accepted_later", [True, False])
+async def test_a_topic_that_is_prepared_again_after_a_refusal_gets_its_settings_between_passes(
+    accepted_later: bool,
+) -> None:
     """
     Its settings were refused the first time; then it was deleted, and created again.
     """
@@ -585,7 +588,8 @@ async def test_a_topic_that_is_prepared_again_after_a_refusal_gets_its_settings_
     target.refuses = True
     await side.topics.finish(again=False)
     target.refuses = False
-    await side.topics.finish(again=True)
+    if accepted_later:
+        await side.topics.finish(again=True)
 
     del target.topics["orders"]
     await side.pass_by()
