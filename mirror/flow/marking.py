@@ -19,10 +19,11 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 
-from mirror.errors import ConnectionFailedError, PartitionError, TwinsiteError
+from mirror.errors import PartitionError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import append_refusal, pause_seconds
+from mirror.kafka.answers import Ended
 from mirror.kafka.connection import Connection
 from mirror.kafka.offsets import DEBUGGER, LATEST, Answers, Marking, list_offsets, write_markers
 from mirror.model import Gap, Reason
@@ -44,10 +45,14 @@ LANE = "markers"
 def marker_epoch(next_epoch: int, owner_epoch: int) -> int:
     """The coordinator epoch for markers: not below the partition's own, nor below this owner's range.
 
+    The partition's own is raised by each request to it that got no answer (:func:`epoch_above`), whatever
+    ended the connection. After an answer, be it a refusal, the same one is used again.
+
     Args:
         next_epoch: The partition's; EPOCHS if none is left.
         owner_epoch: The epoch that the coordinator gave us, 0 to 32 767. It begins at 0 again if the
-            coordinator forgot the flow's id. Then the partition's counts: above the last one a look has seen.
+            coordinator forgot the flow's id. Then the partition's counts: above the last one of another owner
+            that a look has seen.
     """
     return max(next_epoch, owner_epoch * OWNER_EPOCHS)
 
@@ -104,7 +109,7 @@ async def mark(
             producer_id=flow.producer_id,
             producer_epoch=flow.producer_epoch,
         )
-        lost = next((a for a in answers.values() if isinstance(a, ConnectionFailedError)), None)
+        lost = next((a for a in answers.values() if isinstance(a, Ended)), None)
         if lost is not None:
             await _landed(flow, node, list(markings), lost)
         else:
@@ -150,17 +155,14 @@ def _wanted(gap: Gap) -> int:
     return min(gap.offsets, LOST_AT_ONCE) if gap.lost else gap.offsets
 
 
-async def _landed(
-    flow: Flow, node: int, partitions: Sequence[PartitionCopy], lost: ConnectionFailedError
-) -> None:
+async def _landed(flow: Flow, node: int, partitions: Sequence[PartitionCopy], lost: TwinsiteError) -> None:
     """Return when markers that got no answer can no longer land.
 
     Their connection is closed, but the broker may have received them and be frozen. Once it answers on a new
     connection it has begun what it received before, as it takes requests in order. What a broker appends
     to partitions it no longer leads does not last.
     """
-    error: TwinsiteError = lost
-    attempts = 0
+    error, attempts = lost, 0
     while any(flow.target.info.leader(p.target) == node for p in partitions):
         _say(flow, partitions, error)
         try:

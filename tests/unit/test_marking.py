@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from mirror.errors import ConnectionFailedError, TwinsiteError
+from mirror.errors import AuthenticationError, ConnectionFailedError, TlsRefusedError, TwinsiteError
 from mirror.flow import marking
 from mirror.flow.context import Flow
 from mirror.flow.marking import mark
@@ -48,6 +48,7 @@ class Target:
         markings: What it was asked to append.
         loses: Of each request to a partition, so many.
         answers: False while its answers are lost on the way.
+        ended: With what the connection ends then.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +56,7 @@ class Target:
         self.markings: list[Mapping[TopicPartition, Marking]] = []
         self.loses: dict[TopicPartition, int] = {}
         self.answers = True
+        self.ended: TwinsiteError = ConnectionFailedError("gone")
         self.info = SimpleNamespace(leader=lambda _: None)
         monkeypatch.setattr(marking, "LANDING_SECONDS", 0.0)
         for name in ("write_markers", "list_offsets"):
@@ -66,7 +68,7 @@ class Target:
         self.markings.append(markings)
         for tp, one in markings.items():
             self.ends[tp] = self.ends.get(tp, 0) + one.count - self.loses.get(tp, 0)
-        return dict.fromkeys(markings, None if self.answers else ConnectionFailedError("gone"))
+        return dict.fromkeys(markings, None if self.answers else self.ended)
 
     def epochs(self, copy: PartitionCopy) -> list[int]:
         """The coordinator epochs of the markers that it was asked to append to a partition."""
@@ -157,13 +159,15 @@ async def test_looks_do_not_use_up_the_epochs_of_an_owner(monkeypatch: pytest.Mo
     assert target.epochs(copy) == [OWNERS] * 20
 
 
+@pytest.mark.parametrize("ended", [ConnectionFailedError, AuthenticationError, TlsRefusedError])
 async def test_what_follows_a_request_without_an_answer_refuses_what_may_still_land_of_it(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, ended: type[TwinsiteError]
 ) -> None:
     """
-    A broker refuses a lower epoch than one it has seen.
+    A broker refuses a lower epoch than one it has seen. A failed renewal of a session ends connections too.
     """
     target = Target(monkeypatch)
+    target.ended = ended("gone")
     copy = with_a_gap(0, 1)
 
     for answers in (True, False, False, True):
