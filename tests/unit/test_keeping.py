@@ -513,6 +513,43 @@ async def test_the_owner_asks_again_when_the_connection_for_markers_is_open(brok
     assert copy.look_due_at is not None
 
 
+async def test_who_is_to_be_looked_at_by_the_time_markers_can_be_sent_gets_them_after_the_look(
+    broker: Broker,
+) -> None:
+    """
+    Its log was found to end elsewhere while the owner was asked once more. A log end that is being read must
+    not move. The look may keep the queue; others get theirs at once.
+    """
+    copy, other = with_a_gap(7), with_a_gap(5, 1)
+    async with a_keeper() as keeper:
+        owner = cast(Any, keeper._owner)
+        asked, confirm = 0, owner.confirm
+
+        async def confirm_late() -> bool:
+            nonlocal asked
+            asked += 1
+            if asked == 3:
+                copy.look_first(NOW)
+            return cast(bool, await confirm())
+
+        owner.confirm = confirm_late
+        keeper.offer(copy)
+        keeper.offer(other)
+        await turns()
+        meanwhile = wants_look(copy), [set(request) for request in broker.requests]
+
+        copy.proceed(Proceed(100, 100, 0, 1, 100), OffsetMode.SAME, -1, NOW)
+        broker.answer()
+        await turns()
+        keeper._flow.hooks.changed(copy)
+        await turns()
+        broker.answer()
+        await turns()
+
+    assert meanwhile == (True, [{other.target}])
+    assert (copy.next_offset, other.next_offset) == (107, 105)
+
+
 async def test_an_owner_that_took_the_right_back_looks_before_it_writes(broker: Broker) -> None:
     """
     What it knew of the partition is from before: another owner may have written there since.
