@@ -77,10 +77,13 @@ class Owner:
             BrokerError, ConnectionFailedError: The coordinator cannot be asked.
         """
         before = await current_token(self._target, self.transactional_id)
+        return await self._take(unheld=new_flow and before is None)
+
+    async def _take(self, *, unheld: bool) -> Token:
         asked_at = time.monotonic()
         self.token = await self._next_token()
         # of several that found no holder only one gets epoch 0: the others take the right from it
-        first = new_flow and before is None and self.token.epoch == 0
+        first = unheld and self.token.epoch == 0
         self.turn.since = asked_at if first else math.inf
         self._confirmed_at = asked_at
         self.held = True
@@ -212,9 +215,16 @@ class Owner:
         tokens. Of concurrent callers only the first claims, and none if another mirror has the right by then.
         """
         async with self._claiming:
-            if self._holds(forgotten):
+            if not self._holds(forgotten):
+                return
+            asked_at = time.monotonic()
+            before = await current_token(self._target, self.transactional_id)
+            if before is not None and before != forgotten:
+                self.seen = before
+                self._hear(forgotten, asked_at, ours=False)
+            elif self._holds(forgotten):
                 log.warning("ownership_forgotten", transactional_id=self.transactional_id)
-                await self.claim()
+                await self._take(unheld=False)
 
     async def holder(self) -> Token | None:
         """The token of the present holder of the right; None if the coordinator knows none.

@@ -134,6 +134,42 @@ async def test_what_the_state_has_given_to_another_is_not_claimed_again(
     assert coordinator.last == said
 
 
+@pytest.mark.parametrize("teller", ["the coordinator", "the state"])
+async def test_a_right_that_another_takes_while_it_is_claimed_again_is_not_taken_back(
+    coordinator: Coordinator, owner: Owner, monkeypatch: pytest.MonkeyPatch, teller: str
+) -> None:
+    """
+    The coordinator had forgotten us. Before the claim it is asked once more: it names another mirror by then,
+    or the flow's state does while the answer is under way.
+    """
+    token = await owner.claim()
+    other = Token(7, token.epoch + 1)
+    forgotten = True
+
+    async def current_token(*_: object, **__: object) -> Token | None:
+        nonlocal forgotten
+        if forgotten:
+            forgotten = False
+            return None
+        if teller == "the coordinator":
+            coordinator.last = other
+            return other
+        await owner.ask_the_state()
+        return None
+
+    async def taken() -> bool:
+        return True
+
+    owner.taken_over = taken
+    monkeypatch.setattr(owning, "current_token", current_token)
+
+    ours = await owner.ask(5)
+
+    assert (ours, owner.held, owner.token) == (False, False, token)
+    assert coordinator.last == (other if teller == "the coordinator" else token)
+    assert owner.seen == (other if teller == "the coordinator" else None)
+
+
 @pytest.mark.parametrize("slow_seconds", [0.0, 0.2])
 async def test_what_was_said_too_late_confirms_nothing(
     coordinator: Coordinator, owner: Owner, monkeypatch: pytest.MonkeyPatch, slow_seconds: float
