@@ -329,7 +329,7 @@ class Cluster:
         if best is not None and best.address not in silent:
             return best
         failures: list[TwinsiteError] = []
-        for address in sorted(self._addresses(), key=lambda address: address in but):
+        for address in sorted(self._addresses(), key=lambda one: (one in but, self._is_opening(one))):
             key = (ANY, str(address))
             async with self._opening.setdefault(key, asyncio.Lock()):
                 existing = self.connections.get(key)
@@ -340,6 +340,11 @@ class Cluster:
                 except TwinsiteError as error:
                     failures.append(error)
         raise self._worst(failures)
+
+    def _is_opening(self, address: Address) -> bool:
+        """Whether :meth:`any_connection` is opening one there: there may be nobody even to refuse it."""
+        lock = self._opening.get((ANY, str(address)))
+        return lock is not None and lock.locked()
 
     async def open_any(self) -> Connection:
         """Open a new connection to any broker that answers; the caller closes it.

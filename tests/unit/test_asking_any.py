@@ -527,6 +527,27 @@ async def test_a_broker_to_which_no_connection_was_opened_is_tried_after_the_oth
     assert tried == [ONE, TWO, TWO]
 
 
+async def test_while_a_connection_is_being_opened_to_one_broker_another_is_asked(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Nobody may be left at that address to refuse it. Where there is no other, that one is waited for.
+    """
+    silent_after(monkeypatch, 0.05)
+    monkeypatch.setattr(Asked, "brokers", {1: ONE})
+    monkeypatch.setattr(Asked, "frozen", {ONE})
+    cluster = Cluster("source", [ONE, TWO], ConnectionOptions())
+
+    await asyncio.wait_for(cluster.refresh(), 5)
+    alone = asyncio.create_task(Cluster("source", [ONE], ConnectionOptions()).any_connection())
+    await asyncio.sleep(0.1)
+    waits = not alone.done()
+    alone.cancel()
+
+    assert [one.address for one in opened] == [TWO]
+    assert waits
+
+
 # -- what others are waited for with -------------------------------------------------------------------------
 
 
