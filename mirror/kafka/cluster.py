@@ -13,6 +13,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from kafka.protocol.metadata import MetadataRequest
@@ -79,6 +80,8 @@ class Cluster:
         self._not_refreshed: tuple[float, TwinsiteError] = (-math.inf, TwinsiteError(""))
         """When the last request for a snapshot that failed was begun, and why it failed."""
         self._topics: tuple[str, ...] | None = ()
+        self._brokers_seen_at = -math.inf
+        """When the answer was asked for that the brokers of ``info`` are from."""
         self._begun: set[asyncio.Task[Any]] = set()
 
     async def start(self, *, timeout_seconds: float = 30.0, before_sleep: BeforeSleep | None = None) -> None:
@@ -137,7 +140,7 @@ class Cluster:
             return self.info
 
     async def describe_topics(self, topics: Iterable[str] | None) -> ClusterInfo:
-        """Read a snapshot with the topics named, or with all (None); ``info`` stays as it is.
+        """Read a snapshot with the topics named, or with all (None); of ``info`` only the brokers change.
 
         Raises:
             ConnectionFailedError: As for :meth:`refresh`.
@@ -145,12 +148,18 @@ class Cluster:
         return await self._read_metadata(None if topics is None else tuple(topics))
 
     async def _read_metadata(self, topics: tuple[str, ...] | None) -> ClusterInfo:
+        """Read a snapshot; where the brokers are says the answer that was asked for last."""
         wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=t) for t in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
         asked_at = time.monotonic()
         answer, connection = await self._ask_any(request, METADATA_VERSION)
         self._see_whose(answer.cluster_id, connection)
         info = cluster_info(answer, seen_at=asked_at)
+        if asked_at < self._brokers_seen_at:
+            return replace(info, brokers=self.info.brokers)
+        self._brokers_seen_at = asked_at
+        if info.brokers != self.info.brokers:
+            self.info = replace(self.info, brokers=info.brokers)
         self.connections.forget_gone(info.brokers, self._bootstrap)
         return info
 

@@ -273,8 +273,8 @@ class SourceReader:
         Raises:
             TwinsiteError: No broker answers.
         """
-        brokers = (await self.cluster.describe_topics([])).brokers
-        if brokers.keys() != self.cluster.info.brokers.keys():
+        known = self.cluster.info.brokers
+        if (await self.cluster.describe_topics([])).brokers != known:
             await self.cluster.refresh(not_older_than_seconds=UNREAD_LOOK_SECONDS)
         self._leave_gone()
 

@@ -295,6 +295,44 @@ async def test_a_broker_that_has_moved_is_reached_where_it_is_now(
     assert cluster.connections.bytes_received == 7
 
 
+@pytest.mark.parametrize("describes", [False, True], ids=["a snapshot", "a look at topics"])
+async def test_where_a_broker_is_says_what_was_asked_for_last(
+    describes: bool, opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Whatever it was asked for with: what is sent next goes there. An answer from before, which comes later,
+    changes nothing.
+    """
+
+    async def look_again() -> None:
+        await (cluster.describe_topics([]) if describes else cluster.refresh())
+
+    cluster = Cluster("target", [ONE], ConnectionOptions())
+    await cluster.refresh()
+    answered, held = opened[0].call, asyncio.Event()
+
+    async def answers_late(*asked: Any) -> SimpleNamespace:
+        answer = await answered(*asked)
+        opened[0].unanswered = 1
+        await held.wait()
+        return answer
+
+    with monkeypatch.context() as slow:
+        slow.setattr(opened[0], "call", answers_late)
+        early = asyncio.create_task(cluster.describe_topics([]))
+        await until(lambda: opened[0].unanswered == 1, "it was asked for", 5)
+    moved = {1: ONE, 2: Address("west", 2), 3: THREE}
+    monkeypatch.setattr(Asked, "brokers", moved)
+    await look_again()
+    now = cast(Asked, await cluster.connection(2))
+    held.set()
+    late = await early
+
+    assert now.address == Address("west", 2)
+    assert not now.closed
+    assert (cluster.info.brokers, late.brokers) == (moved, moved)
+
+
 @pytest.mark.parametrize("relayed", [True, False])
 async def test_an_address_that_leads_to_another_cluster_is_not_asked(
     relayed: bool, opened: list[Asked], monkeypatch: pytest.MonkeyPatch
