@@ -345,9 +345,11 @@ class Cluster:
                 if existing is not None:
                     return existing
                 try:
-                    return self.connections.keep(key, await self._open_any(address))
+                    opened = await self._open_any(address)
                 except TwinsiteError as error:
                     failures.append(error)
+                    continue
+                return self.connections.keep(key, opened)
         raise self._worst(failures)
 
     def _is_opening(self, address: Address) -> bool:

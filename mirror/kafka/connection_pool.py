@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 
+from mirror.errors import ConnectionFailedError
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address
 
@@ -58,10 +59,13 @@ class ConnectionPool:
     def keep(self, key: Key, opened: Connection) -> Connection:
         """Use this connection from now on; the one that it replaces must have ended.
 
-        If all were closed while it was being opened, it is closed, too.
+        Raises:
+            ConnectionFailedError: All were closed while it was being opened, and so is this one.
         """
         if self._closed:
+            self.count_in(opened)
             opened.close()
+            raise ConnectionFailedError(f"{opened.address}: all connections to the cluster were closed")
         replaced = self._connections.pop(key, None)
         if replaced is not None:
             self.count_in(replaced)

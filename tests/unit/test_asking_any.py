@@ -250,18 +250,19 @@ async def test_a_connection_that_is_being_opened_while_the_cluster_is_closed_is_
     opened: list[Asked],
 ) -> None:
     """
-    Whoever waits for it gets it all the same: it answers as one that has ended.
+    Whoever waits for it is told so, and nobody else is tried.
     """
-    cluster = Cluster("source", [ONE], ConnectionOptions())
+    cluster = Cluster("source", [ONE, TWO], ConnectionOptions())
     await cluster.refresh()
-    waiting = asyncio.create_task(cluster.connection(2))
+    opened[0].waits(10)
+    waiting = asyncio.gather(cluster.connection(2), cluster.any_connection(), return_exceptions=True)
     await asyncio.sleep(0)
 
     await cluster.close()
-    late = cast(Asked, await waiting)
+    late = await waiting
 
-    assert late is opened[1]
-    assert [one.closed for one in opened] == [True, True]
+    assert [type(one) for one in late] == [ConnectionFailedError] * 2
+    assert [one.closed for one in opened] == [True] * 3
 
 
 async def test_a_broker_that_has_moved_is_reached_where_it_is_now(
