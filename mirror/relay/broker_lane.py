@@ -30,6 +30,8 @@ from mirror.kafka.buffers import SMALL_BYTES, Buffer, BufferPool
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import PartitionInfo
 from mirror.kafka.connection import Connection
+from mirror.kafka.connection_pool import speaks
+from mirror.kafka.dial import Address
 from mirror.kafka.failures import broker_error
 from mirror.kafka.fetch import (
     FETCH,
@@ -142,6 +144,7 @@ class BrokerLane:
         self.places: dict[Key, Place] = {}
         self._work = asyncio.Event()
         self._connection: Connection | None = None
+        self._address: Address | None = None
         self._counted = (0, 0)
         self._sent: asyncio.Task[None] | None = None
         self._said_at = 0.0
@@ -208,6 +211,11 @@ class BrokerLane:
     def unread_seconds(self) -> float:
         """For how long the broker has owed an answer: it refuses, is gone, or does not answer."""
         return max(time.monotonic() - self._due_at, 0.0)
+
+    def waits_elsewhere(self, address: Address) -> bool:
+        """Whether the connection leads to another address than this, and no answer is arriving there."""
+        connection = self._connection
+        return connection is not None and self._address != address and not speaks(connection)
 
     def close(self, why: str = "the mirror has disconnected") -> None:
         """Close the connection to the broker."""
@@ -309,7 +317,7 @@ class BrokerLane:
                 raise ConnectionFailedError(f"broker {self.node} is currently not in the cluster")
             connection = await Connection.open(address, cluster.options)
             self._count()
-            self._connection, self._counted = connection, (0, 0)
+            self._connection, self._address, self._counted = connection, address, (0, 0)
             self._session.reset()
         return self._connection
 

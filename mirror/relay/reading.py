@@ -268,7 +268,7 @@ class SourceReader:
             await self._look_whether_gone()
 
     async def _look_whether_gone(self) -> None:
-        """Check whether a silent broker has left the cluster: others lead its partitions then.
+        """Check whether a silent broker has left the cluster, or its address: nobody waits for it there then.
 
         Raises:
             TwinsiteError: No broker answers.
@@ -279,10 +279,15 @@ class SourceReader:
         self._leave_gone()
 
     def _leave_gone(self) -> None:
-        """Stop waiting for the answers of brokers that have left the cluster."""
+        """Stop waiting for the answers of brokers that have left the cluster, and at addresses where nobody
+        may be left: the broker has another one now, and is silent at that.
+        """
         for lane in self._lanes.values():
-            if lane.node not in self.cluster.info.brokers:
+            address = self.cluster.info.brokers.get(lane.node)
+            if address is None:
                 lane.close("the broker has left the cluster")
+            elif lane.unread_seconds >= SILENT_SECONDS and lane.waits_elsewhere(address):
+                lane.close("the broker has another address now")
 
     async def _look_again(self) -> float:
         """Look for the leaders of astray partitions; returns for how many seconds nothing else could run.

@@ -543,6 +543,8 @@ async def test_while_no_broker_answers_each_try_waits_longer(monkeypatch: pytest
 class Freezing(Quiet):
     """One whose broker may freeze: a request is then over when the connection is closed."""
 
+    arriving_at: float | None = None
+
     def __init__(self) -> None:
         super().__init__()
         self.frozen = False
@@ -593,6 +595,47 @@ async def test_a_frozen_broker_that_has_left_the_cluster_is_waited_for_no_more(
 
     running.cancel()
     await asyncio.wait([running])
+
+
+async def test_a_broker_that_has_moved_is_not_waited_for_at_its_old_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Nobody may be left there. While an answer is arriving from there, it is waited for.
+    """
+    connections: list[tuple[Address, Freezing]] = []
+
+    async def opened(address: Address, _: object) -> Freezing:
+        connections.append((address, Freezing()))
+        return connections[-1][1]
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    monkeypatch.setattr(reading, "UNREAD_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(reading, "SILENT_SECONDS", 0.05)
+    source, sink = Source(), Sink()
+    reader = SourceReader(cast(Cluster, source), Isolation.READ_COMMITTED, sink, 1 << 20)
+    running = asyncio.create_task(reader.run())
+    reader.want([Position(FIRST, 1, END, -1, True, 0)])
+    await sink.reaches(lambda: (Channel.LIVE, FIRST, 1) in sink.parts)
+
+    old = connections[-1][1]
+    old.frozen = True
+    await old.asked.wait()
+    await asyncio.sleep(0.2)
+    there = old.closed
+    old.arriving_at = time.monotonic()
+    now = Address("elsewhere", 2)
+    source.info = replace(source.info, brokers={**source.info.brokers, 2: now})
+    await asyncio.sleep(0.2)
+    arriving = old.closed
+    sink.codes.clear()
+    old.arriving_at = None
+    await sink.reaches(lambda: (2, FIRST, 0) in sink.codes)
+
+    running.cancel()
+    await asyncio.wait([running])
+    assert (there, arriving, old.closed) == (False, False, True)
+    assert connections[-1][0] == now
 
 
 @pytest.mark.parametrize(
