@@ -24,7 +24,7 @@ from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.passage import Sent
-from mirror.flow.states import RETRY_SECONDS_MAX, append_refusal
+from mirror.flow.states import append_refusal
 from mirror.kafka.answers import Ended
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, Outcome, decode_throttled_answer, encode_request
 from mirror.kafka.connection import Connection
@@ -279,18 +279,14 @@ class AppendLane:
     def _not_taken(self, partition: PartitionCopy, sent: Sent, outcome: Outcome, now: float) -> None:
         """The broker refused the batch, calls it a repeat, or gave its records the time of the append.
 
-        A repeat has the time of the batch: since the look as many records of ours were appended there. The
-        next look finds which: if the source was compacted in between, they need not be these.
+        A repeat has the time of the batch that is there: since the look as many records of ours were appended
+        there. The next look finds which: if the source was compacted in between, they need not be these.
         """
         if outcome.error_code == 0 and outcome.time_ms == sent.batch.max_timestamp_ms:
             partition.doubt(now)
             return
         if outcome.error_code == 0:
-            words = (
-                f"{partition.target} replaces record times (message.timestamp.type=LogAppendTime): its "
-                "answer has another time than the newest record sent"
-            )
-            partition.stop(State.BLOCKED, Reason.APPEND_TIMES, words, now + RETRY_SECONDS_MAX)
+            partition.answered_with_other_time(sent.batch.next_offset, now)
             return
         if outcome.error_code == CORRUPT_MESSAGE:
             self._flow.instruments.count_crc_failure("target")

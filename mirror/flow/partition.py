@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from mirror.flow.marks import Marks
 from mirror.flow.passage import Passage
 from mirror.flow.position import Proceed
-from mirror.flow.states import PATIENCE, Refusal, pause_seconds
+from mirror.flow.states import PATIENCE, RETRY_SECONDS_MAX, Refusal, pause_seconds
 from mirror.kafka.fetch import Isolation, Key
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 
@@ -40,6 +40,7 @@ class PartitionCopy(Passage):
     __slots__ = (
         "_marks",
         "_retrying",
+        "_stamped_to",
         "copied_elsewhere",
         "detail",
         "doubtful_at",
@@ -83,6 +84,7 @@ class PartitionCopy(Passage):
         self.rank = 0
 
         self._retrying = False
+        self._stamped_to: int | None = None
         self.rereading = False
         self.read_to: int | None = None
         self.doubtful_at: int | None = None
@@ -133,7 +135,13 @@ class PartitionCopy(Passage):
         missing = decision.next_offset < (self.source_high_watermark or 0)
         if missing and (self.source_last_stable_offset or 0) <= decision.next_offset:
             self.source_last_stable_offset = None
-        self._retrying = self.state is State.BLOCKED and missing
+        if self._stamped_to is not None and decision.next_offset < self._stamped_to:
+            self._stamped_to = None  # other records are there: it was a repeat of those
+        stamped = self._stamped_to is not None
+        if stamped and self.reason is not Reason.APPEND_TIMES:
+            self._stop_stamped(now)
+            return
+        self._retrying = self.state is State.BLOCKED and (missing or stamped)
         if self.state is not State.LAGGING and not self._retrying:
             self.state, self.reason, self.detail = State.ACTIVE, None, ""
 
@@ -151,11 +159,35 @@ class PartitionCopy(Passage):
         self.look_due_at = look_due_at
         self.waited_for_owner = None
 
-    def _went_on(self) -> None:
-        """End BLOCKED: it is shown until something was written, or nothing is left to write."""
-        if self._retrying:
+    def _went_on(self, *, appended: bool = False) -> None:
+        """End BLOCKED: it is shown until something was written, or nothing is left to write.
+
+        Where record times were replaced, only an append shows that they no longer are.
+        """
+        if appended:
+            self._stamped_to = None
+        if self._retrying and self._stamped_to is None:
             self._retrying = False
             self.state, self.reason, self.detail = State.ACTIVE, None, ""
+
+    def answered_with_other_time(self, next_offset: int, now: float) -> None:
+        """A batch that ends there was appended, by an answer with another time than that of its records.
+
+        Either the target replaces record times, or it takes the batch for a repeat of other records. The next
+        look tells which: in the second case the copy ends before ``next_offset``.
+        """
+        self._stamped_to = next_offset
+        if self.reason is Reason.APPEND_TIMES:
+            self._stop_stamped(now)
+        else:
+            self.doubt(now)
+
+    def _stop_stamped(self, now: float) -> None:
+        words = (
+            f"{self.target} replaces record times (message.timestamp.type=LogAppendTime): its answer has "
+            "another time than the newest record sent"
+        )
+        self.stop(State.BLOCKED, Reason.APPEND_TIMES, words, now + RETRY_SECONDS_MAX)
 
     def look_anew(self, now: float) -> None:
         """Forget conclusions and the queue, and ask for a look: an operator said so."""
@@ -166,6 +198,7 @@ class PartitionCopy(Passage):
         self.acknowledged_target_offset = None
         self.lost = None
         self.read_to = None
+        self._stamped_to = None
         self._unsettled.clear()
         self.attempts = 0
         self.look_due_at = now
@@ -182,6 +215,7 @@ class PartitionCopy(Passage):
         ends the wait, and while nothing is to be copied there is no wait.
         """
         self.copied_elsewhere = True
+        self._stamped_to = None
         if self.state in HOPELESS:
             return
         waited = self.waited_for_owner or (now, now)

@@ -180,8 +180,12 @@ class Passage:
         self.generation += 1
         self.queue.clear(self.send_offset)
 
-    def _went_on(self) -> None:
-        """Called when something was written, or a gap is dealt with."""
+    def _went_on(self, *, appended: bool = False) -> None:
+        """Called when something was written, or a gap is dealt with.
+
+        Args:
+            appended: A batch was, and its records have kept their times.
+        """
 
     # -- batches ---------------------------------------------------------------------------------
 
@@ -258,7 +262,7 @@ class Passage:
                 self._in_flight_room = self.in_flight_max
             self.last_timestamp_ms = newest_ms
             self.attempts = 0
-            self._went_on()
+            self._went_on(appended=True)
             counters = self.counters
             counters.batches += 1
             counters.records += records

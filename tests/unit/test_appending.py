@@ -290,7 +290,7 @@ async def test_what_a_broker_calls_a_repeat_is_no_proof_that_this_batch_is_there
 
 async def test_nothing_more_is_sent_to_a_topic_that_replaces_record_times() -> None:
     """
-    The answer has a time that is not the batch's own: no repeat is answered with that. Whether the topic
+    The answer has a time that is not the batch's own, and a look finds this batch there. Whether the topic
     still does so, only another batch can tell.
     """
     mirror = a_mirror(looked_at=now())
@@ -301,6 +301,8 @@ async def test_nothing_more_is_sent_to_a_topic_that_replaces_record_times() -> N
 
     on_answer(said(0, mirror.copy.in_flight[0].target_offset, stamped_ms=1_700_000_000_000))
     await turns()
+    mirror.copy.proceed(Proceed(3, 3, 3, 0, 0), OffsetMode.SAME, -1, now())
+    await turns()
     due_at = mirror.copy.look_due_at
 
     assert (mirror.copy.state, mirror.copy.reason) == (State.BLOCKED, Reason.APPEND_TIMES)
@@ -309,6 +311,28 @@ async def test_nothing_more_is_sent_to_a_topic_that_replaces_record_times() -> N
     assert due_at is not None
     assert due_at - now() > SOON
     assert mirror.hooks.changes[-1] is mirror.copy
+
+
+async def test_a_repeat_of_other_records_is_not_taken_for_a_topic_that_replaces_their_times() -> None:
+    """
+    The source was compacted since those were sent, so the newest time is another. A look at once shows that
+    the copy ends before this batch does.
+    """
+    mirror = a_mirror(looked_at=now())
+    mirror.lane.offer(mirror.copy)
+    await turns()
+    _, on_answer = mirror.target.connections[-1].unheard.popleft()
+
+    on_answer(said(0, mirror.copy.in_flight[0].target_offset, stamped_ms=1_700_000_000_000))
+    await turns()
+    state, due_at = mirror.copy.state, mirror.copy.look_due_at
+    mirror.copy.heard(0, 3, 3)
+    mirror.copy.proceed(Proceed(2, 3, 3, 0, 0), OffsetMode.MAPPED, -1, now())
+
+    assert state is State.ACTIVE
+    assert due_at is not None
+    assert due_at <= now()
+    assert (mirror.copy.state, mirror.copy.reason, mirror.copy.copying) == (State.ACTIVE, None, True)
 
 
 async def test_a_broker_is_not_silent_when_it_was_just_asked_nor_for_as_long_as_a_quota_holds_us_back() -> (

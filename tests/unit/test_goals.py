@@ -11,7 +11,7 @@ from mirror.flow import goals
 from mirror.flow.goals import Goals
 from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.flow.position import Proceed
-from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
+from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition, is_there
 
 SOON = 5.0
 """Much longer than it takes."""
@@ -164,6 +164,28 @@ async def test_a_partition_that_is_blocked_beyond_its_goal_is_waited_for_as_well
     blocked.state, blocked.reason = State.ACTIVE, None
 
     assert await over(waiting)
+
+
+async def test_a_copy_whose_record_times_were_replaced_is_not_there_however_long_another_takes() -> None:
+    """
+    It was copied whole, in one batch; looks find nothing more to do.
+    """
+    replaced, slow = copied(0, 5, 10), copied(1, 0, 100)
+    waiting = Goals([replaced, slow])
+    assert await open_after(waiting, 0.02)
+    replaced.answered_with_other_time(10, 0.0)
+    for _ in range(2):
+        replaced.proceed(Proceed(10, 10, 5, 0, 10), OffsetMode.SAME, 0, 0.0)
+        replaced.heard(0, 10, 10)
+
+    slow_waited_for = await open_after(waiting, 0.4)
+    advance(slow, 100)
+    ended = await over(waiting)
+
+    assert slow_waited_for
+    assert ended
+    assert not is_there(replaced.state, replaced.mode, replaced.next_offset, replaced.goal_offset)
+    assert is_there(slow.state, slow.mode, slow.next_offset, slow.goal_offset)
 
 
 @pytest.mark.parametrize(

@@ -716,3 +716,66 @@ def test_a_block_that_goes_on_is_tried_again_later() -> None:
     assert copy.state is State.BLOCKED
     assert not copy.copying
     assert copy.look_due_at is not None
+
+
+# -- a target that replaces record times -------------------------------------------------------------
+
+
+def stamped(at: int = 100, end: int = 101) -> PartitionCopy:
+    """A partition whose last batch got the time of the append, looked at again after the pause."""
+    copy = proceeding(at)
+    copy.heard(0, end, end)
+    (only,) = sent(copy, batch(at, end - at))
+    copy.answered(only, appended=False, now=NOW)
+    copy.answered_with_other_time(end, NOW)
+    for _ in range(2):
+        copy.proceed(Proceed(end, end, 41, 3, end), OffsetMode.SAME, 0, NOW)
+    return copy
+
+
+def test_that_nothing_is_left_to_copy_does_not_show_that_record_times_are_kept() -> None:
+    """
+    Nor does what the source says, or a failure that was shown meanwhile.
+    """
+    copy = stamped()
+
+    copy.heard(0, 101, 101)
+    shown, going_on = (copy.state, copy.reason), copy.copying
+    copy.stop(State.BLOCKED, Reason.TARGET_UNAVAILABLE, "down", NOW)
+    copy.proceed(Proceed(101, 101, 41, 3, 101), OffsetMode.SAME, 0, NOW)
+
+    assert shown == (State.BLOCKED, Reason.APPEND_TIMES)
+    assert going_on
+    assert (copy.state, copy.reason) == (State.BLOCKED, Reason.APPEND_TIMES)
+
+
+def test_every_further_batch_that_is_stamped_is_followed_by_a_pause() -> None:
+    copy = stamped()
+
+    (second,) = sent(copy, batch(101))
+    copy.answered(second, appended=False, now=NOW)
+    copy.answered_with_other_time(second.batch.next_offset, NOW)
+
+    assert (copy.state, copy.reason, copy.copying) == (State.BLOCKED, Reason.APPEND_TIMES, False)
+    assert copy.look_due_at is not None
+    assert copy.look_due_at > NOW + 10
+
+
+def test_a_batch_that_keeps_its_times_shows_that_they_are_no_longer_replaced() -> None:
+    copy = stamped()
+
+    (second,) = sent(copy, batch(101))
+    copy.answered(second, appended=True, now=NOW)
+    copy.doubt(NOW)
+    copy.proceed(Proceed(102, 102, 42, 3, 102), OffsetMode.SAME, 0, NOW)
+
+    assert (copy.state, copy.reason) == (State.ACTIVE, None)
+
+
+def test_who_says_go_on_ends_what_no_append_is_left_to_end() -> None:
+    copy = stamped()
+
+    copy.look_anew(NOW)
+    copy.proceed(Proceed(101, 101, 41, 3, 101), OffsetMode.SAME, 0, NOW)
+
+    assert (copy.state, copy.reason) == (State.ACTIVE, None)
