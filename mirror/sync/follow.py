@@ -171,11 +171,12 @@ class Follower:
         if not self.followed_once:
             self._flow.source.open_ahead(_leaders(chosen))
         copied = self._without_successors(chosen)
+        stamped = {p for p in self._engine.partitions.values() if p.reason is Reason.APPEND_TIMES}
         conflicts, _ = await both(self._topics.bring_up(copied), self._flow.source.refresh())
         self._take_up()
         self._take_successors(chosen)
         self._note_recreated(chosen)
-        self._add_partitions(chosen, conflicts)
+        self._add_partitions(chosen, conflicts, stamped)
         self._note_missing()
         self._tell_other_modes(chosen)
         await self._attempt(self._bring_in_step(again=True))
@@ -286,10 +287,20 @@ class Follower:
         self._engine.add(partition)
         return partition
 
-    def _add_partitions(self, chosen: Mapping[str, TopicInfo], conflicts: Mapping[str, Conflict]) -> None:
-        """Add new partitions, resume those that nothing holds up any more, and hold those with a conflict."""
+    def _add_partitions(
+        self,
+        chosen: Mapping[str, TopicInfo],
+        conflicts: Mapping[str, Conflict],
+        stamped: Collection[PartitionCopy],
+    ) -> None:
+        """Add new partitions, resume those that nothing holds up any more, and hold those with a conflict.
+
+        Args:
+            stamped: Partitions whose target replaced record times before its settings were read.
+        """
         before, self._conflicts = self._conflicts, dict(_by_partition(chosen, conflicts))
         over = before.keys() - self._conflicts.keys()
+        over |= {p.tp for p in stamped if self._topics.keeps_times(p.target.topic)}
         successors = {p.tp.topic for p in self._engine.partitions.values() if _is_old(p, chosen)}
         for topic in chosen.values():
             for number in sorted(topic.partitions):

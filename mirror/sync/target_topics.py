@@ -91,6 +91,8 @@ class TargetTopics:
         self._memory = memory
         self._ownership = Ownership(flow, memory, partitions, policy, right)
         self._there: dict[str, TopicFacts] = {}
+        self._times_kept: set[str] = set()
+        """Target topics that no longer replace record times since the last pass changed their settings."""
         self._left_alone: dict[str, AlterConfigs] = {}
         self._not_added: dict[str, AddPartitions] = {}
         self._added: dict[str, int] = {}
@@ -137,6 +139,12 @@ class TargetTopics:
         look_at(self._flow, (c for c in copies if c.target.topic in made or self._was_elsewhere(c, there)))
         await self._note_batch_limits(chosen)
         return conflicts
+
+    def keeps_times(self, name: str) -> bool:
+        """Whether the target topic keeps record times, as of the last pass; False if that may not be read."""
+        there = self._there.get(name)
+        kept = there is not None and there.configs.values.get(TIMESTAMP_TYPE) == "CreateTime"
+        return kept or name in self._times_kept
 
     def _forget_gone(self, chosen: Mapping[str, TopicInfo]) -> None:
         """Forget source topics that are gone; one that is only hidden may come back."""
@@ -269,6 +277,7 @@ class TargetTopics:
         first change that is not answered in time, the remaining ones are left to :meth:`finish`.
         """
         self._tell(plan)
+        self._times_kept.clear()
         refused = await self._create(plan.create, chosen)
         late: ConnectionFailedError | None = None
         for addition in plan.add_partitions:
@@ -294,6 +303,8 @@ class TargetTopics:
             if refusal is not None and replaced:
                 source = self._policy.to_source(change.name) or change.name
                 refused.append(Conflict(source, change.name, Reason.APPEND_TIMES, str(refusal)))
+            elif replaced and TIMESTAMP_TYPE in change.changes:
+                self._times_kept.add(change.name)
         return refused
 
     def _tell(self, plan: TopicPlan) -> None:

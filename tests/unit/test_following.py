@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -16,8 +17,9 @@ import mirror.sync.target_requests
 from mirror.config import parse
 from mirror.errors import ConnectionFailedError
 from mirror.flow.partition import PartitionCopy
+from mirror.flow.position import Proceed
 from mirror.kafka.acls import TopicAcl
-from mirror.model import Reason, State, TopicLeftOut, TopicPartition
+from mirror.model import OffsetMode, Reason, State, TopicLeftOut, TopicPartition
 from mirror.sync.acls import Skipped
 from mirror.sync.follow import Follower
 from mirror.sync.returning import Returning
@@ -40,14 +42,21 @@ class Shown(Cluster):
 
     Attributes:
         passes: How often.
+        during_refresh: Called where it is looked at once more, if anything is.
         silent: Topics of which it does not say anything, asked for them by name.
     """
 
     passes = 0
+    during_refresh: Callable[[], None] | None = None
     silent: frozenset[str] = frozenset()
 
     def open_ahead(self, nodes: object) -> None:
         pass
+
+    async def refresh(self) -> None:
+        await super().refresh()
+        if self.during_refresh is not None:
+            self.during_refresh()
 
     async def describe_topics(self, topics: Collection[str] | None) -> Any:
         self.passes += topics is None
@@ -424,3 +433,31 @@ def test_a_rule_that_may_be_a_denial_is_warned_of_once() -> None:
         ("denial_not_carried", "User:DENY"),
         ("denial_not_carried", "User:UNKNOWN_9"),
     ]
+
+
+@pytest.mark.parametrize("began", ["before the pass", "during the pass"])
+async def test_settings_that_keep_record_times_end_what_the_answer_to_an_append_began(began: str) -> None:
+    """
+    There may be nothing left to copy, so that no append would. Settings that were read earlier end nothing.
+    """
+    source, target, engine = Shown("source", orders=SHORT), Shown("target"), Engine()
+    follower = follower_of(source, target, engine)
+    await follower.follow()
+    partition = engine.partitions[ORDERS_0]
+    look = partial(partition.proceed, Proceed(10, 10, 5, 0, 10), OffsetMode.SAME, 0, 0.0)
+    look()
+
+    def stamp() -> None:
+        partition.answered_with_other_time(10, 0.0)
+        look()
+
+    if began == "before the pass":
+        stamp()
+    else:
+        source.during_refresh = stamp
+    await follower.follow()
+    stays = partition.reason is Reason.APPEND_TIMES
+    look()
+
+    assert stays == (began == "during the pass")
+    assert (partition.state is State.ACTIVE) == (began == "before the pass")

@@ -812,3 +812,15 @@ async def test_nothing_is_remembered_of_a_topic_that_is_gone() -> None:
     assert side.source_topics.retention("orders") == Retention()
     assert side.source_topics.retention("audit") == Retention(3_600_000, -1)
     assert side.limits == {"audit": 1_048_588}
+
+
+@pytest.mark.parametrize(("refuses", "kept"), [(False, True), (True, False)])
+async def test_a_topic_that_was_set_back_keeps_record_times_from_then_on(refuses: bool, kept: bool) -> None:
+    times = {"message.timestamp.type": "LogAppendTime"}
+    side = Side(Cluster("source", orders=SHORT), Cluster("target", orders=SHORT | times))
+    side.look(side.begin())
+    side.target.refuses = refuses
+
+    await side.pass_by()
+
+    assert side.topics.keeps_times("orders") is kept
