@@ -111,7 +111,7 @@ async def test_a_topic_that_begins_to_replace_times_is_said_at_once_and_copied_o
     """
     name = await topic(source)
     load(source.bootstrap, name, json_rows(20, 50))
-    followed = {"sync_configs": True, "refresh_seconds": 5}
+    followed = {"sync_configs": True, "refresh_seconds": 15}  # an append is to show it first
     left = {"sync_configs": False, "refresh_seconds": 3600}
     wanted = flow_of(source, target, name, followed if whose == "the flow's" else left)
 
