@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from mirror.errors import BatchError, CorruptBatchError, MisplacedBatchError, UnreadableBatchError
 from mirror.flow.encode import reencode
-from mirror.flow.legacy import is_packed, sets
+from mirror.flow.legacy import is_packed, old_crc_matches, sets
 from mirror.flow.misplaced import Asked, check_place, check_torn
 from mirror.kafka.codecs import CodecError, inflate
 from mirror.kafka.record_batch import (
@@ -360,10 +360,19 @@ class _Taking:
 def check_crc(header: BatchHeader, view: memoryview) -> None:
     """
     Raises:
-        CorruptBatchError: A v2 batch does not hold what was written.
+        CorruptBatchError: A batch does not hold what was written.
+        UnreadableBatchError: Its format is unknown.
     """
-    if header.magic == MAGIC_V2 and not crc_matches(header, view):
-        raise CorruptBatchError(header.base_offset, f"its CRC-32C is not the {header.crc:08x} in its header")
+    if header.magic == MAGIC_V2:
+        if not crc_matches(header, view):
+            stated = f"{header.crc:08x}"
+            raise CorruptBatchError(header.base_offset, f"its CRC-32C is not the {stated} in its header")
+    elif header.magic < 0:
+        raise UnreadableBatchError(header.base_offset, "its header has an unknown message format")
+    elif not old_crc_matches(view):
+        raise CorruptBatchError(
+            header.base_offset, f"its header has message format v{header.magic}, whose CRC-32 does not match"
+        )
 
 
 def _as_it_is(header: BatchHeader, view: memoryview, next_offset: int, batch_bytes_max: int) -> bool:

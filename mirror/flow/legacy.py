@@ -17,13 +17,14 @@ from collections.abc import Iterable, Iterator
 from mirror.errors import CorruptBatchError, UnreadableBatchError
 from mirror.flow.records import Record
 from mirror.kafka.codecs import ZSTD, CodecError, inflate
-from mirror.kafka.record_batch import CODEC_BITS, LOG_APPEND_TIME, MAGIC_V2, BatchHeader
+from mirror.kafka.record_batch import CODEC_BITS, LOG_APPEND_TIME, MAGIC_AT, MAGIC_V2, BatchHeader
 from mirror.kafka.varint import encode_varint
 
 SET_BYTES_MAX = 256 << 10
 """Plain messages are gathered until they reach this size, and written as one batch."""
 _Set = tuple[BatchHeader, memoryview]
 _V0 = struct.Struct(">qiIbb")
+_CRC_AT = 12
 _ATTRIBUTES_AT = 17
 _NO_TIMESTAMP = -1
 
@@ -31,6 +32,11 @@ _NO_TIMESTAMP = -1
 def is_packed(header: BatchHeader, view: memoryview) -> bool:
     """Whether a message of an old format is a compressed set."""
     return header.magic >= 0 and bool(view[_ATTRIBUTES_AT] & CODEC_BITS)
+
+
+def old_crc_matches(view: memoryview) -> bool:
+    """True when a message of format v0 or v1 holds what was written."""
+    return zlib.crc32(view[MAGIC_AT:]) == int.from_bytes(view[_CRC_AT:MAGIC_AT], "big")
 
 
 def sets(batches: Iterable[tuple[BatchHeader, memoryview]], records: memoryview) -> Iterator[_Set]:

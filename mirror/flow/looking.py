@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from checkpoint.insertions import Insertions
 from mirror.broker_codes import OFFSET_OUT_OF_RANGE
-from mirror.errors import ConnectionFailedError, TwinsiteError
+from mirror.errors import ConnectionFailedError, CorruptBatchError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.ends import tail_of
 from mirror.flow.facts import SourceLook, Tail, TargetLook
@@ -196,8 +196,19 @@ async def _tail(target: Cluster, tp: TopicPartition, want: Want, fetched: Fetche
 
 
 async def _tail_at(offset: int, fetched: Fetched) -> Tail | None:
+    """The batch that holds an offset; None when compaction has removed it.
+
+    Messages of old formats are intact if their own CRC is right: they may be older than the copy.
+
+    Raises:
+        BatchError: That batch is damaged, or another cannot stand where it says.
+    """
+    first = -1
     for header, view in walk(fetched.records):
-        if header.base_offset <= offset < header.next_offset:
+        if header.magic < 0 or header.base_offset <= offset < header.next_offset:
             check_crc(header, view)
             return tail_of(header, view)
+        first = header.base_offset if first < 0 else first
+    if 0 <= first <= offset:
+        raise CorruptBatchError(offset, f"the batch that is read there claims to begin at offset {first}")
     return None

@@ -8,10 +8,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 from hypothesis import given
+from structlog.testing import capture_logs
 
 from checkpoint.errors import UntranslatableError
 from checkpoint.offset_map import OffsetMap
@@ -24,9 +25,9 @@ from mirror.flow.facts import Known, Tail, TargetLook
 from mirror.flow.looking import last_batches
 from mirror.flow.position import Stop
 from mirror.kafka.fetch import Fetched, FetchLimits, Key, Want
-from mirror.kafka.record_batch import LOG_APPEND_TIME, TRANSACTIONAL, seal, walk
+from mirror.kafka.record_batch import LOG_APPEND_TIME, MAGIC_AT, TRANSACTIONAL, seal, walk
 from mirror.model import OffsetMode, Reason, State, TopicPartition
-from tests.unit.batches import Codec, Entry, codecs, control, dense, entries, v2
+from tests.unit.batches import Codec, Entry, codecs, control, dense, entries, old, v2
 
 ORDERS_0 = TopicPartition("orders", 0)
 TAIL = Tail(4711, 490, 10, 0, 7, control=False)
@@ -504,22 +505,71 @@ async def test_a_batch_that_cannot_stand_where_it_says_is_not_compared(held: Hel
 
 
 PRODUCER_AT = 43
+ONE = entries(19, 1)
+BASE_OFFSET_AT = 7
+
+Last = Callable[..., Awaitable[Tail | TwinsiteError | None]]
+
+
+@pytest.fixture
+def last(monkeypatch: pytest.MonkeyPatch) -> Last:
+    """What is made of the last batch at the target's leader, or at followers where that one is damaged."""
+
+    async def looked(leader: memoryview, *followers: memoryview | None) -> Tail | TwinsiteError | None:
+        clusters = Clusters(None, leader, ())
+        clusters.others.update(on("target", *followers))
+        for module in (looking, replicas):
+            monkeypatch.setattr(module, "peek_at", clusters.peek_at)
+        return (await last_batches(cast(Any, clusters.target), {ORDERS_0: 20}))[ORDERS_0]
+
+    return looked
 
 
 @pytest.mark.parametrize("followers", ["intact", "damaged"])
+@pytest.mark.parametrize(
+    ("records", "at", "bit"),
+    [
+        pytest.param(RECORDS, PRODUCER_AT, 0, id="producer"),
+        pytest.param(ONE, MAGIC_AT, 0, id="one record of an unknown format"),
+        pytest.param(ONE, MAGIC_AT, 1, id="one record of an old format"),
+        pytest.param(RECORDS, MAGIC_AT, 0, id="an unknown format"),
+        pytest.param(RECORDS, MAGIC_AT, 1, id="an old format"),
+        pytest.param(RECORDS, BASE_OFFSET_AT, 3, id="base offset"),
+    ],
+)
 async def test_who_wrote_last_is_not_read_from_a_damaged_batch(
-    monkeypatch: pytest.MonkeyPatch, followers: str
+    last: Last, records: list[Entry], at: int, bit: int, followers: str
 ) -> None:
     """
-    Somebody else would seem to have written to the target.
+    Somebody else would seem to have written to the target. CRCs do not cover format and offset.
     """
-    batch = v2(RECORDS, producer=(4711, 0, 0))
-    damaged = rotten(batch, PRODUCER_AT)
-    clusters = Clusters(None, damaged, ())
-    clusters.others.update(on("target", *[{"intact": batch, "damaged": damaged}[followers]] * 2))
-    for module in (looking, replicas):
-        monkeypatch.setattr(module, "peek_at", clusters.peek_at)
+    batch = v2(records, producer=(4711, 0, 0))
+    damaged = rotten(batch, at, bit)
 
-    tails = await last_batches(cast(Any, clusters.target), {ORDERS_0: 20})
+    with capture_logs() as lines:
+        seen = await last(damaged, *[{"intact": batch, "damaged": damaged}[followers]] * 2)
 
-    assert tails == {ORDERS_0: tail(batch) if followers == "intact" else None}
+    assert seen == (tail(batch) if followers == "intact" else None)
+    said = "read_from_another_replica" if followers == "intact" else "last_batch_not_readable"
+    assert said in {line["event"] for line in lines}
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+async def test_messages_of_an_old_format_may_be_the_last_of_a_log_that_is_older_than_the_copy(
+    last: Last, magic: Literal[0, 1], codec: Codec
+) -> None:
+    """
+    They are not damaged: their own CRC says so. Nobody who has an id wrote them.
+    """
+    seen = await last(old(magic, ONE, codec=codec))
+
+    assert isinstance(seen, Tail)
+    assert (seen.producer_id, seen.base_offset) == (-1, 19)
+
+
+async def test_a_last_batch_that_compaction_has_removed_is_not_damaged(last: Last) -> None:
+    with capture_logs() as lines:
+        assert await last(v2(entries(25, 3))) is None
+
+    assert lines == []
