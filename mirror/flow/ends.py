@@ -32,9 +32,9 @@ from mirror.flow.intake import take
 from mirror.flow.misplaced import Asked
 from mirror.flow.position import Stop, replaced
 from mirror.flow.records import Record
-from mirror.flow.replicas import intact
+from mirror.flow.replicas import Round, intact
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.fetch import Fetched, FetchLimits, Want
+from mirror.kafka.fetch import Fetched, Want
 from mirror.kafka.offsets import Answers, by_leader
 from mirror.kafka.peek import AT_ONCE, peek_at
 from mirror.kafka.record_batch import (
@@ -119,14 +119,14 @@ async def compare_ends(flow: Flow, ends: Mapping[TopicPartition, End]) -> Answer
 
 async def _compare_at(flow: Flow, node: int, ends: Mapping[TopicPartition, End]) -> Answers[Stop | None]:
     """One broker's partitions, in several rounds, as one answer need not hold a batch of each."""
-    limits = replace(AT_ONCE, isolation=flow.limits.fetch.isolation)
+    asking = Round(replace(AT_ONCE, isolation=flow.limits.fetch.isolation))
     out: Answers[Stop | None] = {}
     while left := {tp: end for tp, end in ends.items() if tp not in out}:
         wants = {tp: _want(flow.source, tp, end) for tp, end in left.items()}
-        found = await peek_at(flow.source, node, wants, limits)
+        found = await peek_at(flow.source, node, wants, asking.limits)
         for tp, fetched in found.items():
             try:
-                out[tp] = await _compare(flow, tp, left[tp], wants[tp], fetched, limits)
+                out[tp] = await _compare(flow, tp, left[tp], wants[tp], fetched, asking)
             except TwinsiteError as error:
                 out[tp] = error
         if not found:
@@ -149,7 +149,7 @@ class _Found:
     Attributes:
         header: Of the batch that holds it.
         shown: The record that a reader gets there; None when it gets none.
-        record: The same, or the aborted record there.
+        record: The same, or the aborted record there; None when there is none to compare.
     """
 
     header: BatchHeader
@@ -158,26 +158,26 @@ class _Found:
 
 
 async def _compare(
-    flow: Flow, tp: TopicPartition, end: End, want: Want, fetched: Fetched, limits: FetchLimits
+    flow: Flow, tp: TopicPartition, end: End, want: Want, fetched: Fetched, asking: Round
 ) -> Stop | None:
     if fetched.diverging is not None:
         return replaced(end.source_offset + 1, *fetched.diverging)
     if fetched.error_code == OFFSET_OUT_OF_RANGE:
         return None  # if reading on is affected, that reports it, with the offsets
-    ours = await intact(flow.source, tp, want, fetched, partial(_other, flow, end), limits)
+    ours = await intact(flow.source, tp, want, fetched, partial(_other, flow, end), asking)
     if ours is None:
         return None
-    seen = await _difference(flow, end, ours)
+    seen = await _difference(flow, end, ours, asking)
     return _stop(end, seen, ours.header.leader_epoch) if seen else None
 
 
 async def _other(flow: Flow, end: End, fetched: Fetched) -> _Found | None:
-    """What the source has; None when compaction has removed it. Also None when the batch was copied as it is:
-    nothing needs to be decoded then.
+    """What the source has; None when compaction has removed it. Without a record when the batch was copied as
+    it is: nothing needs to be decoded then.
     """
     holding = _holding(fetched.records, end.source_offset)
     if holding is not None and _same_bytes(end, *holding):
-        return None
+        return _Found(holding[0], None, None)
     return await _at(flow, end.source_offset, fetched)
 
 
@@ -216,7 +216,7 @@ def _same_bytes(end: End, header: BatchHeader, view: memoryview) -> bool:
     )
 
 
-async def _difference(flow: Flow, end: End, ours: _Found) -> str | None:
+async def _difference(flow: Flow, end: End, ours: _Found, asking: Round) -> str | None:
     """What differs, record against record; None when nothing does.
 
     Where the source has an aborted record, the target may have the same one, copied before ``read.isolation``
@@ -226,7 +226,7 @@ async def _difference(flow: Flow, end: End, ours: _Found) -> str | None:
         return "a control marker where the source has a record" if ours.shown is not None else None
     if _is_control(ours.header):
         return "a record where the source has a transaction marker"
-    theirs = await _last_record(flow, end) if ours.record is not None else None
+    theirs = await _last_record(flow, end, asking) if ours.record is not None else None
     if ours.record is None or theirs is None or theirs.record is None:
         return None
     appended_at_target = theirs.header.attributes & LOG_APPEND_TIME
@@ -277,14 +277,15 @@ def _up_to(records: memoryview, offset: int) -> memoryview:
     return records[: size + PREFIX_BYTES]
 
 
-async def _last_record(flow: Flow, end: End) -> _Found | None:
+async def _last_record(flow: Flow, end: End, asking: Round) -> _Found | None:
     """What the target has last."""
     leader = flow.target.info.leader(end.target)
     want = Want(end.target_offset, -1, -1, PARTITION_BYTES_MAX)
     fetched = (await peek_at(flow.target, leader, {end.target: want})).get(end.target)
     if fetched is None:
         return None
-    return await intact(flow.target, end.target, want, fetched, partial(_at, flow, end.target_offset))
+    read = partial(_at, flow, end.target_offset)
+    return await intact(flow.target, end.target, want, fetched, read, replace(asking, limits=AT_ONCE))
 
 
 def _record(holding: _Holding, offset: int) -> Record | None:

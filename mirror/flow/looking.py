@@ -23,7 +23,7 @@ from mirror.flow.ends import tail_of
 from mirror.flow.facts import SourceLook, Tail, TargetLook
 from mirror.flow.intake import check_crc
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.replicas import intact
+from mirror.flow.replicas import Round, intact
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Fetched, Want
 from mirror.kafka.offsets import (
@@ -176,12 +176,13 @@ async def last_batches(target: Cluster, ends: Mapping[TopicPartition, int]) -> A
 async def _tails(target: Cluster, node: int, ends: Mapping[TopicPartition, int]) -> Answers[Tail | None]:
     """One broker's partitions, in several rounds, as one answer need not hold the last batch of each."""
     out: Answers[Tail | None] = {}
+    asking = Round()
     while left := {tp: end for tp, end in ends.items() if tp not in out}:
         wants = {tp: Want(end - 1, -1, -1, TAIL_BYTES_MAX) for tp, end in left.items()}
         came = await peek_at(target, node, wants)
         for tp, fetched in came.items():
             try:
-                out[tp] = await _tail(target, tp, wants[tp], fetched)
+                out[tp] = await _tail(target, tp, wants[tp], fetched, asking)
             except TwinsiteError as error:
                 out[tp] = error
         if not came:
@@ -189,10 +190,12 @@ async def _tails(target: Cluster, node: int, ends: Mapping[TopicPartition, int])
     return out
 
 
-async def _tail(target: Cluster, tp: TopicPartition, want: Want, fetched: Fetched) -> Tail | None:
+async def _tail(
+    target: Cluster, tp: TopicPartition, want: Want, fetched: Fetched, asking: Round
+) -> Tail | None:
     if fetched.error_code == OFFSET_OUT_OF_RANGE:
         return None
-    return await intact(target, tp, want, fetched, partial(_tail_at, want.offset))
+    return await intact(target, tp, want, fetched, partial(_tail_at, want.offset), asking)
 
 
 async def _tail_at(offset: int, fetched: Fetched) -> Tail | None:

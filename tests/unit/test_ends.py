@@ -132,9 +132,12 @@ class Clusters:
         diverging: What the source says of a log that is not what was copied, (epoch, end offset).
         code: With which error the source's leader answers.
         log_end: Where the source's log ends.
+        grown: Where it ends from the second answer of the leader on.
+        frozen: Brokers that do not answer, by cluster and broker.
         others: What a follower holds, where it is not what the leader holds, by cluster and broker.
         asked: What each leader was asked for.
         followers: What followers were asked for, by cluster.
+        sent: Whom each request went to.
     """
 
     def __init__(
@@ -148,6 +151,9 @@ class Clusters:
         self.comparing = asyncio.Lock()
         self.diverging: tuple[int, int] | None = None
         self.code, self.log_end = 0, 500
+        self.grown: int | None = None
+        self.frozen: set[tuple[str, int]] = set()
+        self.sent: list[tuple[str, int]] = []
         self.others: dict[tuple[str, int], memoryview | None] = {}
         self.asked: dict[str, Want] = {}
         self.followers: dict[str, Want] = {}
@@ -157,7 +163,10 @@ class Clusters:
     async def peek_at(
         self, cluster: Any, node: int, wants: Mapping[TopicPartition, Want], *_: object
     ) -> dict[TopicPartition, Fetched]:
-        [(tp, want)] = wants.items()
+        self.sent.append((cluster.name, node))
+        if (cluster.name, node) in self.frozen:
+            raise ConnectionFailedError(f"{cluster.name}: no answer from {node}")
+        want = next(iter(wants.values()))
         (self.asked if node == LEADER else self.followers)[cluster.name] = want
         held = self.others.get((cluster.name, node), self._held[cluster.name])
         if held is None and self.diverging is None:
@@ -166,7 +175,10 @@ class Clusters:
         records = memoryview(b"") if held is None or diverging else held
         code = self.code if cluster is self.source and node == LEADER else 0
         end = self.log_end
-        return {tp: Fetched(Key(b"t" * 16, 0), code, end, end, 0, diverging, aborted, records)}
+        if self.grown is not None and node == LEADER and cluster is self.source:
+            self.log_end = self.grown
+        answer = Fetched(Key(b"t" * 16, 0), code, end, end, 0, diverging, aborted, records)
+        return dict.fromkeys(wants, answer)
 
 
 Held = Callable[..., Awaitable[Stop | TwinsiteError | None]]
@@ -187,11 +199,13 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
         diverging: tuple[int, int] | None = None,
         code: int = 0,
         log_end: int = 500,
+        grown: int | None = None,
         others: Mapping[tuple[str, int], memoryview | None] | None = None,
     ) -> Stop | TwinsiteError | None:
         clusters = Clusters(source, target, aborted)
         clusters.diverging, clusters.code, clusters.log_end = diverging, code, log_end
         clusters.others.update(others or {})
+        clusters.grown = grown
         for module in (ends, replicas):
             monkeypatch.setattr(module, "peek_at", clusters.peek_at)
         end = End(ORDERS_0, at if target_at is None else target_at, at, epoch, tail(target))
@@ -504,6 +518,19 @@ async def test_a_batch_that_cannot_stand_where_it_says_is_not_compared(held: Hel
     assert isinstance(await held(v2(RECORDS), shifted), Stop)
 
 
+async def test_a_batch_that_was_appended_after_the_broker_looked_where_the_log_ends_is_not_damaged(
+    held: Held,
+) -> None:
+    """
+    The next answer knows better.
+    """
+    with capture_logs() as lines:
+        seen = await held(v2(moved(RECORDS, 0, 1_000)), v2(RECORDS), log_end=15, grown=20)
+
+    assert isinstance(seen, Stop)
+    assert lines == []
+
+
 PRODUCER_AT = 43
 ONE = entries(19, 1)
 BASE_OFFSET_AT = 7
@@ -573,3 +600,44 @@ async def test_a_last_batch_that_compaction_has_removed_is_not_damaged(last: Las
         assert await last(v2(entries(25, 3))) is None
 
     assert lines == []
+
+
+async def test_a_follower_that_has_nothing_there_is_not_the_last_to_be_asked(last: Last) -> None:
+    """
+    Nor is the batch said to have been read from it.
+    """
+    batch, later = v2(RECORDS), v2(entries(25, 3))
+
+    with capture_logs() as lines:
+        seen = await last(rotten(batch), later, batch)
+        nothing = await last(rotten(batch), later, later)
+
+    assert (seen, nothing) == (tail(batch), None)
+    said = [(line["event"], line.get("node")) for line in lines]
+    assert said == [("read_from_another_replica", FOLLOWERS[1]), ("last_batch_not_readable", None)]
+
+
+async def test_who_does_not_answer_is_not_waited_for_once_more_for_each_damaged_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    At either side. The other follower is asked each time.
+    """
+    batch, changed = v2(RECORDS), v2(moved(RECORDS, 0, 1_000))
+    clusters = Clusters(rotten(batch), rotten(changed), ())
+    clusters.others.update({("source", FOLLOWERS[1]): batch, ("target", FOLLOWERS[1]): changed})
+    clusters.frozen = {("source", FOLLOWERS[0]), ("target", FOLLOWERS[0])}
+    for module in (ends, looking, replicas):
+        monkeypatch.setattr(module, "peek_at", clusters.peek_at)
+    tps = [TopicPartition("orders", number) for number in range(5)]
+
+    tails = await last_batches(cast(Any, clusters.target), dict.fromkeys(tps, 20))
+    looked = clusters.sent.copy()
+    clusters.sent.clear()
+    stops = await compare_ends(cast(Flow, clusters), {tp: End(tp, 19, 19, -1, tail(changed)) for tp in tps})
+
+    assert tails == dict.fromkeys(tps, tail(changed))
+    assert looked.count(("target", FOLLOWERS[0])) == 1
+    assert looked.count(("target", FOLLOWERS[1])) == len(tps)
+    assert all(isinstance(stop, Stop) for stop in stops.values())
+    assert {clusters.sent.count(frozen) for frozen in clusters.frozen} == {1}
