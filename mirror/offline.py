@@ -138,9 +138,11 @@ async def _log_end(target: Cluster, copy: TopicPartition) -> int:
 async def _check_last(target: Cluster, record: PartitionRecord, producer_id: int, log_end: int) -> None:
     """Check that the last batch before a log end is the mirror's; what is known to be no copy is left out.
 
+    Where no batch is left, or no in-sync replica has it intact, nothing is concluded.
+
     Raises:
         StateConflictError: It is not.
-        TwinsiteError: It cannot be read.
+        TwinsiteError: The target cannot be asked, or refuses.
     """
     copy, copied_end = _copy_of(record), Insertions(record.inserted).copied_end(log_end)
     if copied_end <= record.target_start_offset:
