@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -29,6 +29,7 @@ from spark_jobs.pace import Pace, Slices
 from spark_jobs.questions import Lines, Question, Ranges, What, offsets_of
 from spark_jobs.session import SparkFailedError
 from spark_jobs.watching import Tell, watched
+from spark_jobs.window import ALL, Range
 
 ANSWERS = "answers"
 ANSWERED = "_SUCCESS"
@@ -262,8 +263,8 @@ def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
         SparkFailedError: The answer is not all here, see :func:`keep`.
         TwinsiteError: The records are not there, see :class:`Records`.
     """
-    question = _bounded(site, question)
     if site.bytes_per_second is None:
+        question = _bounded(site, question)
         with watched(site.spark, site.tell):
             keep(_answer(site, question, site.records), path)
         return
@@ -283,11 +284,8 @@ def _bounded(site: KafkaSite, question: Question) -> Question:
 
 
 def _write_slowly(site: KafkaSite, question: Question, parts: Path, pace: Pace) -> None:
-    slices, total = Slices(question.ranges), offsets_of(question.ranges)
     began, group = time.monotonic(), new_group()
-    number = 0
-    while slices or not number:
-        ranges = slices.take(pace.next_offsets(len(slices))) if slices else {}
+    for number, (ranges, total) in enumerate(_slices(site, question, pace)):
         part = parts / f"{number:06}"
         records = _sparing(site.records, Spared(pace.heaviest, group))
         keep(_answer(site, replace(question, ranges=ranges), records), part)
@@ -295,7 +293,30 @@ def _write_slowly(site: KafkaSite, question: Question, parts: Path, pace: Pace) 
         pace.read(offsets_of(ranges), (kept[0] or 0) * question.one_in if kept else 0)
         site.tell(pace.offsets / max(1, total))
         time.sleep(pace.pause_seconds(time.monotonic() - began))
-        number += 1
+
+
+def _slices(site: KafkaSite, question: Question, pace: Pace) -> Iterator[tuple[Ranges, int]]:
+    """What to read one after the other, at least one slice, and how many offsets there are in all.
+
+    The last slice is what was written meanwhile, where ranges have no end: compaction may have removed older
+    records of the same keys before their slice was read.
+    """
+    bounded = _bounded(site, question)
+    slices, total = Slices(bounded.ranges), offsets_of(bounded.ranges)
+    yield slices.take(pace.next_offsets(len(slices))) if slices else {}, total
+    while slices:
+        yield slices.take(pace.next_offsets(len(slices))), total
+    behind = {
+        tp: [
+            Range(known.end, ALL.end)
+            for one, known in zip(some, bounded.ranges[tp], strict=True)
+            if one.end == ALL.end
+        ]
+        for tp, some in question.ranges.items()
+    }
+    rest = _bounded(site, replace(question, ranges=behind)).ranges
+    if more := offsets_of(rest):
+        yield rest, total + more
 
 
 def _sparing(records: Records, spared: Spared) -> Records:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import spark_jobs.sites
 from mirror.consumer_options import consumer_options
@@ -25,9 +25,9 @@ from spark_jobs.algorithms import Hashing
 from spark_jobs.documents import Scope
 from spark_jobs.findings import Kind
 from spark_jobs.kafka_ranges import new_group
-from spark_jobs.kafka_source import Cluster, Spared
+from spark_jobs.kafka_source import RECORD_SCHEMA, Cluster, Spared
 from spark_jobs.pace import FIRST_OFFSETS, SHARE_BYTES_MIN, SLICE_SECONDS
-from spark_jobs.questions import Question, What
+from spark_jobs.questions import Buckets, Lines, Question, Ranges, What, ended
 from spark_jobs.reconcile import compare, compare_as_it_stands, kafka_sites
 from spark_jobs.sampling import Sample
 from spark_jobs.session import SparkFailedError
@@ -213,6 +213,58 @@ async def test_what_is_read_up_to_the_end_of_a_log_is_read_in_slices_too(
     assert shares == [FIRST_OFFSETS / 2_200, 1.0]
     assert await asyncio.to_thread(ask, "fast", None) == slow
     producer.abort_transaction()
+
+
+class GrowingLog:
+    """A log whose end moves on once something of it was read, and which is compacted then."""
+
+    name = "source"
+
+    def __init__(self, keys: Mapping[int, bytes], then: Mapping[int, bytes]) -> None:
+        self._keys, self._then = keys, then
+
+    def bounded(self, _spark: SparkSession, ranges: Ranges, /) -> Ranges:
+        return ended(ranges, lambda _, __: max(self._keys) + 1)
+
+    def read(self, spark: SparkSession, ranges: Ranges, _lines: Lines, _little: bool, /) -> DataFrame:
+        rows = [
+            (tp.topic, tp.partition, at, at, FIRST_MS, bytearray(key), None, [])
+            for tp, some in ranges.items()
+            for at, key in self._keys.items()
+            if any(one.start <= at < one.end for one in some)
+        ]
+        self._keys = self._then
+        return spark.createDataFrame(rows, RECORD_SCHEMA)
+
+
+def test_a_key_that_is_written_again_while_what_is_behind_is_read_slowly_is_known_to_be_in_flight(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its record behind the window is compacted away before the slice that would have it; the newer one stands
+    where the log had already ended.
+    """
+    before = {at: b"%03d" % at for at in range(400)}
+    after = {at: key for at, key in before.items() if at != 350} | {400: before[350]}
+    name = TopicPartition("t", 0)
+    question = Question(
+        name="keys-behind",
+        what=What.KEYS_WRITTEN,
+        ranges={name: [Range(0, ALL.end)], TopicPartition("t", 1): [Range(0, 0)]},
+        hashing=Hashing(),
+        buckets={name: Buckets(1, (Range(0, 1),))},
+    )
+    shares: list[float] = []
+    clock = Clock()
+    monkeypatch.setattr(spark_jobs.sites, "time", clock)
+    log = GrowingLog(before, after)
+    site = KafkaSite(spark, log, {"t": "t"}, tmp_path, tmp_path, shares.append, 100.0)
+
+    found = site.ask(question)
+
+    assert found.count() == len(before)
+    assert shares == [FIRST_OFFSETS / 400, 1.0, 1.0]
+    assert clock.now == pytest.approx(400 * 3 / 100)
 
 
 def test_what_was_fetched_too_early_is_what_the_next_slice_begins_with(
