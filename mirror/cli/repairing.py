@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import getpass
 import json
 import os
@@ -123,7 +124,7 @@ def _at_target(one: PartitionPlan) -> dict[str, Any]:
 class NotNotedError(TwinsiteError):
     """The record of repairs cannot be read or written. Nothing is done before its line is written."""
 
-    hint = "make the folder of the plan writable, or copy the folder to a writable place"
+    hint = "make the folder of the plan readable and writable, or copy it to a place where it is both"
 
 
 class _Audit:
@@ -182,9 +183,13 @@ class _Audit:
 
 
 def _sync_folder(folder: Path) -> None:
+    """Have the names of a folder's files on disk, where its file system can be asked for that."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
     finally:
         os.close(descriptor)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -112,3 +113,39 @@ def test_the_record_of_repairs_is_on_disk_before_anything_is_done_after_it(
     repaired(folder, monkeypatch, appends(9))
 
     assert synced == ["file of 1", "folder", "file of 2", "file of 3", "folder"]
+
+
+def test_a_file_system_that_does_not_sync_folders_is_in_the_way_of_no_repair(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sync(number: int) -> None:
+        if stat.S_ISDIR(os.fstat(number).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", sync)
+
+    repaired(folder, monkeypatch, appends(5))
+
+    assert repaired(folder, monkeypatch) == {TopicPartition("orders", 0): Begun(5, 1, 1)}
+
+
+def test_a_folder_that_cannot_be_synced_for_another_reason_ends_the_repair(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def sync(number: int) -> None:
+        if stat.S_ISDIR(os.fstat(number).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def repair(
+        _settings: object, _plan: object, _wanted: object, note: Note, _begun: object
+    ) -> Sequence[object]:
+        note(appends(5))
+        return []
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(repairing, "repair", repair)
+
+    assert cli.main(["repair", "--config", str(folder / "flow.yaml"), "--apply", str(folder)]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "Input/output error" in said
+    assert "readable and writable" in said
