@@ -21,7 +21,9 @@ class Status(StrEnum):
     PLANNED = "planned"
     """It would be appended."""
     BEGUN = "begun"
-    """It is not known whether it was appended: the next repair, or the mirror, completes its batch."""
+    """It is not known whether it was appended. If its batch was written into the flow's state, the next
+    repair, or the mirror, completes it; if not, the next repair tries again, unless ``why_not`` stands against it.
+    """
     APPENDED = "appended"
     MOVED_ON = "moved_on"
     """The key was written since the plan was made, by a repair or by the mirror: it is left as it is."""
