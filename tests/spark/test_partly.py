@@ -227,7 +227,7 @@ class GrowingLog:
         return ended(ranges, lambda _, __: max(self._keys) + 1)
 
     def read(self, spark: SparkSession, ranges: Ranges, _lines: Lines, _little: bool, /) -> DataFrame:
-        rows = [
+        rows: list[tuple[object, ...]] = [
             (tp.topic, tp.partition, at, at, FIRST_MS, bytearray(key), None, [])
             for tp, some in ranges.items()
             for at, key in self._keys.items()
