@@ -22,7 +22,8 @@ class Status(StrEnum):
     """It would be appended."""
     BEGUN = "begun"
     """It is not known whether it was appended. If its batch was written into the flow's state, the next
-    repair, or the mirror, completes it; if not, the next repair tries again, unless ``why_not`` stands against it.
+    repair, or the mirror, completes it; if not, the next repair tries again, unless ``why_not`` stands
+    against it.
     """
     APPENDED = "appended"
     MOVED_ON = "moved_on"
