@@ -18,7 +18,7 @@ from typing import Protocol
 from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
-from mirror.flow.marking import LANE, mark
+from mirror.flow.marking import LANE, mark, until_landed
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import RETRY_SECONDS_FIRST, RETRY_SECONDS_MAX, append_refusal, look_refusal
@@ -136,7 +136,8 @@ class Keeper:
             self._group.create_task(self._mark_at(node, together))
 
     async def _mark_at(self, node: int, partitions: Ready) -> None:
-        """One task per broker, so that no partition waits for a broker that is not its own.
+        """One task per broker, so that no partition waits for a broker that is not its own. After a request
+        without an answer the next one does not wait until the markers of that can no longer land.
 
         What had to be noted before may have taken time, so ownership is confirmed again.
         """
@@ -183,6 +184,9 @@ class Keeper:
         generations = {p: p.generation for p in partitions}
         answers = await mark(self._flow, connection, node, partitions, token.epoch)
         reach("markers_written")
+        lost = [p for p in partitions if p.markers_under_way]
+        if lost:
+            self._group.create_task(until_landed(self._flow, node, lost))
         now = time.monotonic()
         for partition, generation in generations.items():
             answer = answers.get(partition.target)

@@ -23,6 +23,7 @@ from mirror.flow.marking import LOST_AT_ONCE, MARKERS_AT_ONCE, spread
 from mirror.flow.memory import FlowMemory
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed, Register
+from mirror.flow.states import PATIENCE
 from mirror.kafka.failures import broker_error
 from mirror.kafka.offsets import DEBUGGER, LATEST, Answers, Marking
 from mirror.kafka.transactions import Token
@@ -50,12 +51,17 @@ class Coordinator:
 
 
 class Target:
-    """The target cluster: who leads what, and whether brokers let themselves be reached."""
+    """The target cluster: who leads what, and whether brokers let themselves be reached.
+
+    Attributes:
+        starts: Set while brokers start on what they receive; at other times they only greet.
+    """
 
     def __init__(self) -> None:
         self.leaders = {0: 1, 1: 1, 2: 2}
-        self.reachable = asyncio.Event()
+        self.reachable, self.starts = asyncio.Event(), asyncio.Event()
         self.reachable.set()
+        self.starts.set()
         self.info = SimpleNamespace(leader=lambda tp: self.leaders[tp.partition])
 
     async def connection(self, node: int, lane: str) -> Connection:
@@ -63,6 +69,10 @@ class Target:
         if not self.reachable.is_set():
             raise ConnectionFailedError(f"broker {node} does not answer")
         return Connection()
+
+    async def hear_from(self, node: int) -> None:
+        await self.connection(node, "markers")
+        await self.starts.wait()
 
 
 class Broker:
@@ -764,3 +774,69 @@ async def test_a_broker_that_leads_no_more_is_not_waited_for(broker: Broker) -> 
         await until(lambda: not copy.unanswered, "nothing is waited for", SOON)
 
     assert (copy.next_offset, copy.state) == (100, State.ACTIVE)
+
+
+async def test_what_a_broker_has_not_started_on_may_still_land_though_it_greets(broker: Broker) -> None:
+    """
+    Under SASL it answers greetings ahead of its queue, where the markers wait for its disks.
+    """
+    copy = with_a_gap(7)
+    async with a_keeper() as keeper:
+        target = cast(Any, keeper._flow.target)
+        keeper.offer(copy)
+        await turns()
+        target.starts.clear()
+        broker.answer(ConnectionFailedError("no answer for 30 s"))
+        await asyncio.sleep(4 * LANDING_SECONDS)
+        meanwhile = copy.unanswered, wants_look(copy)
+
+        target.starts.set()
+        await until(lambda: wants_look(copy), "it may be looked at", SOON)
+
+    assert meanwhile == (True, False)
+
+
+async def test_a_partition_whose_leader_moves_does_not_wait_for_those_that_stay(broker: Broker) -> None:
+    """
+    They have no other replica: as long as the broker is frozen their markers may land.
+    """
+    moved, stays = with_a_gap(7), with_a_gap(7, 1)
+    async with a_keeper() as keeper:
+        target = cast(Any, keeper._flow.target)
+        keeper.offer(moved)
+        keeper.offer(stays)
+        await turns()
+        target.reachable.clear()
+        broker.answer(ConnectionFailedError("no answer for 30 s"))
+        await turns()
+
+        target.leaders[0] = 2
+        await until(lambda: wants_look(moved), "it may be looked at", SOON)
+
+    assert stays.unanswered
+
+
+async def test_who_waits_for_a_broker_whose_markers_may_still_land_says_that_it_cannot_be_reached(
+    broker: Broker,
+) -> None:
+    """
+    Nothing of it is on its way there. It is looked at again and again, and no marker of it can be sent.
+    """
+    lost, other = with_a_gap(7), with_a_gap(5, 1)
+    async with a_keeper() as keeper:
+        keeper.offer(lost)
+        await turns()
+        cast(Any, keeper._flow.target).reachable.clear()
+        broker.answer(AuthenticationError("the token has expired"))
+        await turns()
+
+        for _ in range(PATIENCE):
+            keeper.offer(other)
+            await until(lambda: wants_look(other), "it is refused", SOON)
+            if other.state is not State.BLOCKED:
+                other.proceed(Proceed(100, 100, 0, 1, 100), OffsetMode.SAME, -1, time.monotonic())
+                other.queue.push([Gap(100, 105)], [], None)
+
+    assert (other.state, other.reason) == (State.BLOCKED, Reason.TARGET_UNAVAILABLE)
+    assert lost.unanswered
+    assert len(broker.requests) == 1

@@ -12,7 +12,7 @@ import pytest
 from mirror.errors import AuthenticationError, ConnectionFailedError, TlsRefusedError, TwinsiteError
 from mirror.flow import marking
 from mirror.flow.context import Flow
-from mirror.flow.marking import mark
+from mirror.flow.marking import mark, until_landed
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.kafka.offsets import Marking
@@ -35,9 +35,11 @@ def with_a_gap(number: int, offsets: int, *, in_front: int = 0) -> PartitionCopy
 
 
 class Unhurried(Hooks):
-    """A picture of the cluster that is old does no harm."""
+    """A picture of the cluster that is old does no harm, and nobody is told of changes."""
 
     def stale(self, cluster: object) -> None: ...
+
+    def changed(self, partition: PartitionCopy) -> None: ...
 
 
 class Target:
@@ -83,7 +85,9 @@ class Target:
         flow = SimpleNamespace(
             producer_id=4711, producer_epoch=0, target=self, room=asyncio.Event(), hooks=Unhurried()
         )
-        return await mark(cast(Flow, flow), cast(Any, None), 1, partitions, owner_epoch)
+        found = await mark(cast(Flow, flow), cast(Any, None), 1, partitions, owner_epoch)
+        await until_landed(cast(Flow, flow), 1, [p for p in partitions if p.markers_under_way])
+        return found
 
     def look(self, copy: PartitionCopy) -> None:
         """Look at a partition whose markers have landed; at the source one more offset is empty."""
