@@ -94,8 +94,8 @@ async def mark(
         because of which none was sent. A partition is left out if it got no markers, for example as it is to
         be looked at first, or if its log does not end after them: then it is in doubt.
     """
-    free = [p for p in partitions if not p.unanswered and p.look_due_at is None]
-    gaps = {p: _wanted(gap) for p in free if (gap := p.queue.gap) is not None}
+    free = () if flow.draining else partitions
+    gaps = {p: _wanted(gap) for p in free if (gap := p.gap_to_mark) is not None}
     epochs = {p: marker_epoch(p.coordinator_epoch, owner_epoch) for p in gaps}
     used_up = {p.target: _used_up(p) for p, epoch in epochs.items() if epoch == EPOCHS}
     markings: dict[PartitionCopy, Marking] = {}

@@ -19,7 +19,7 @@ from mirror.flow.context import Flow
 from mirror.flow.partition import PartitionCopy
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.dial import Address
-from mirror.model import OffsetMode, Reason, State
+from mirror.model import Reason, State
 
 LOOK_SECONDS = 1.0
 SHOWN_AFTER_SECONDS = 12.0
@@ -121,13 +121,8 @@ class Unanswered:
         leader = Reason.TARGET_UNAVAILABLE, target, target.info.leader(p.target), -math.inf
         if p.look_due_at is not None and not p.unanswered:
             return leader, (Reason.SOURCE_UNAVAILABLE, source, source.info.leader(p.tp), -math.inf)
-        if p.markers_under_way or _waits_for_markers(p):
+        if p.markers_under_way or p.gap_to_mark is not None:
             return (leader,)
         if p.waits_for is None or not p.pending or p.owner_work:
             return ()
         return ((Reason.TARGET_UNAVAILABLE, target, p.waits_for, now - self._flow.silence.of(p, now)),)
-
-
-def _waits_for_markers(p: PartitionCopy) -> bool:
-    """Whether the leader at the target is to take control markers next."""
-    return p.owner_work and p.mode is OffsetMode.SAME and p.queue.gap is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -97,6 +97,8 @@ class Broker:
     async def write_markers(
         self, _cluster: object, markings: Mapping[TopicPartition, Marking], **_: object
     ) -> Answers[None]:
+        if not markings:
+            return {}
         self.requests.append(dict(markings))
         self.answers.append(asyncio.get_running_loop().create_future())
         answers = await self.answers[-1]
@@ -523,6 +525,21 @@ async def test_the_owner_asks_again_when_the_connection_for_markers_is_open(brok
     assert copy.look_due_at is not None
 
 
+def at_third_question(keeper: Keeper, happens: Callable[[], None]) -> None:
+    """Let something happen when the connection for markers is open, and the owner is asked once more."""
+    owner = cast(Any, keeper._owner)
+    asked, confirm = 0, owner.confirm
+
+    async def confirm_late() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            happens()
+        return cast(bool, await confirm())
+
+    owner.confirm = confirm_late
+
+
 async def test_who_is_to_be_looked_at_by_the_time_markers_can_be_sent_gets_them_after_the_look(
     broker: Broker,
 ) -> None:
@@ -532,17 +549,7 @@ async def test_who_is_to_be_looked_at_by_the_time_markers_can_be_sent_gets_them_
     """
     copy, other = with_a_gap(7), with_a_gap(5, 1)
     async with a_keeper() as keeper:
-        owner = cast(Any, keeper._owner)
-        asked, confirm = 0, owner.confirm
-
-        async def confirm_late() -> bool:
-            nonlocal asked
-            asked += 1
-            if asked == 3:
-                copy.look_first(NOW)
-            return cast(bool, await confirm())
-
-        owner.confirm = confirm_late
+        at_third_question(keeper, lambda: copy.look_first(NOW))
         keeper.offer(copy)
         keeper.offer(other)
         await turns()
@@ -558,6 +565,57 @@ async def test_who_is_to_be_looked_at_by_the_time_markers_can_be_sent_gets_them_
 
     assert meanwhile == (True, [{other.target}])
     assert (copy.next_offset, other.next_offset) == (107, 105)
+
+
+@pytest.mark.parametrize("found", ["a leader epoch", "a large gap", "other offsets"])
+async def test_who_was_fetched_anew_by_the_time_markers_can_be_sent_is_served_from_the_beginning(
+    broker: Broker, found: str
+) -> None:
+    """
+    Another gap is at the head. It may be in a leader epoch that is to be noted first, or too large, or the
+    partition is mapped by now.
+    """
+    copy, served = with_a_gap(7), list[str]()
+
+    def fetched_anew() -> None:
+        mode = OffsetMode.MAPPED if found == "other offsets" else OffsetMode.SAME
+        offsets = 2 * MARKERS_AT_ONCE + 1 if found == "a large gap" else 9
+        copy.doubt(NOW)
+        copy.proceed(Proceed(100, 100, 0, 1, 100), mode, 3, NOW)
+        copy.queue.push([Gap(100, 100 + offsets)], [(4, 103)] if found == "a leader epoch" else [], None)
+
+    async def note_epochs(_: object) -> None:
+        served.append("a leader epoch" if not broker.requests else "too late")
+
+    async def note_runs(_: object) -> None:
+        served.append("other offsets")
+
+    async with a_keeper() as keeper:
+        keeper._ledger = cast(
+            Any, SimpleNamespace(note_epochs=note_epochs, note_runs=note_runs, runs_after=lambda *_: [])
+        )
+        at_third_question(keeper, fetched_anew)
+        keeper.offer(copy)
+        await turns()
+        served += ["a large gap"] if copy.reason is Reason.GAP_TOO_LARGE else []
+
+    assert served == [found]
+    assert broker.sizes == ([9] if found == "a leader epoch" else [])
+
+
+async def test_no_markers_are_begun_once_the_mirror_drains_though_they_were_about_to_be(
+    broker: Broker,
+) -> None:
+    """
+    Nobody waits for the answer any more.
+    """
+    copy = with_a_gap(7)
+    async with a_keeper() as keeper:
+        at_third_question(keeper, lambda: setattr(keeper._flow, "draining", True))
+        keeper.offer(copy)
+        await turns()
+
+    assert (broker.requests, copy.unanswered) == ([], False)
 
 
 async def test_an_owner_that_took_the_right_back_looks_before_it_writes(broker: Broker) -> None:

@@ -83,7 +83,12 @@ class Target:
 
     async def mark(self, *partitions: PartitionCopy, owner_epoch: int = 0) -> Any:
         flow = SimpleNamespace(
-            producer_id=4711, producer_epoch=0, target=self, room=asyncio.Event(), hooks=Unhurried()
+            producer_id=4711,
+            producer_epoch=0,
+            target=self,
+            room=asyncio.Event(),
+            hooks=Unhurried(),
+            draining=False,
         )
         found = await mark(cast(Flow, flow), cast(Any, None), 1, partitions, owner_epoch)
         await until_landed(cast(Flow, flow), 1, [p for p in partitions if p.markers_under_way])
