@@ -153,8 +153,8 @@ async def until_landed(flow: Flow, node: int, partitions: Sequence[PartitionCopy
     """Return when the markers of a request without an answer can no longer land; then a look may read the
     log ends. A partition whose leader moves away from ``node`` does not wait for the others.
 
-    The connection is closed, but the broker may have received the request and be frozen. Once it answers
-    another one it has begun what it received before. What a broker appends to partitions that it no longer
+    The broker may have received the request and be frozen. Once it answers another one it has begun what it
+    received before. What a broker appends to partitions that it no longer
     leads does not last.
     """
     left, attempts = list(partitions), 0

@@ -9,7 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from mirror.errors import AuthenticationError, ConnectionFailedError, TlsRefusedError, TwinsiteError
+from mirror.errors import (
+    AnswerError,
+    AuthenticationError,
+    ConnectionFailedError,
+    TlsRefusedError,
+    TwinsiteError,
+)
 from mirror.flow import marking
 from mirror.flow.context import Flow
 from mirror.flow.marking import mark, until_landed
@@ -168,12 +174,13 @@ async def test_looks_do_not_use_up_the_epochs_of_an_owner(monkeypatch: pytest.Mo
     assert target.epochs(copy) == [OWNERS] * 20
 
 
-@pytest.mark.parametrize("ended", [ConnectionFailedError, AuthenticationError, TlsRefusedError])
+@pytest.mark.parametrize("ended", [ConnectionFailedError, AuthenticationError, TlsRefusedError, AnswerError])
 async def test_what_follows_a_request_without_an_answer_refuses_what_may_still_land_of_it(
     monkeypatch: pytest.MonkeyPatch, ended: type[TwinsiteError]
 ) -> None:
     """
-    A broker refuses a lower epoch than one it has seen. A failed renewal of a session ends connections too.
+    A broker refuses a lower epoch than one it has seen. A failed renewal of a session ends connections too;
+    and an answer that breaks the protocol tells nothing of the markers.
     """
     target = Target(monkeypatch)
     target.ended = ended("gone")
