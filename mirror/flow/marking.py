@@ -154,8 +154,7 @@ async def until_landed(flow: Flow, node: int, partitions: Sequence[PartitionCopy
     log ends. A partition whose leader moves away from ``node`` does not wait for the others.
 
     The broker may have received the request and be frozen. Once it answers another one it has begun what it
-    received before. What a broker appends to partitions that it no longer
-    leads does not last.
+    received before. What a broker appends to partitions that it no longer leads does not last.
     """
     left, attempts = list(partitions), 0
     flow.hooks.stale(flow.target)
