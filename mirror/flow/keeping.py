@@ -18,11 +18,11 @@ from typing import Protocol
 from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.context import Flow
-from mirror.flow.marking import LANE, mark
+from mirror.flow.marking import LANE, mark, until_landed
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import RETRY_SECONDS_FIRST, RETRY_SECONDS_MAX, append_refusal, look_refusal
-from mirror.model import OffsetMode, Reason, State, TopicPartition
+from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
 
 Ready = Sequence[PartitionCopy]
 
@@ -125,9 +125,8 @@ class Keeper:
         await self._note_epochs([p for p in partitions if p.queue.epochs])
         await self._correct_maps([p for p in partitions if p.contradicts_map or p.foresaw_otherwise])
         await self._note_runs([p for p in partitions if p.mode is OffsetMode.MAPPED and p.queue.gap])
-        with_gaps = [p for p in partitions if p.mode is OffsetMode.SAME and p.queue.gap]
         leaders: dict[int, list[PartitionCopy]] = {}
-        for partition in [p for p in with_gaps if not await self._too_large(p)]:
+        for partition in [p for p in partitions if p.gap_to_mark and not await self._too_large(p)]:
             leaders.setdefault(self._flow.target.info.leader(partition.target), []).append(partition)
         for partition in partitions:
             self._waiting.pop(partition, None)
@@ -136,7 +135,8 @@ class Keeper:
             self._group.create_task(self._mark_at(node, together))
 
     async def _mark_at(self, node: int, partitions: Ready) -> None:
-        """One task per broker, so that no partition waits for a broker that is not its own.
+        """One task per broker, so that no partition waits for a broker that is not its own. After a request
+        without an answer the next one does not wait until the markers of that can no longer land.
 
         What had to be noted before may have taken time, so ownership is confirmed again.
         """
@@ -180,9 +180,13 @@ class Keeper:
         if not confirmed or token is None:
             self._stand_by(partitions)
             return
-        generations = {p: p.generation for p in partitions}
-        answers = await mark(self._flow, connection, node, partitions, token.epoch)
+        free = [p for p in partitions if (gap := p.gap_to_mark) and not self._above_limit(gap)]
+        generations = {p: p.generation for p in free}
+        answers = await mark(self._flow, connection, node, free, token.epoch)
         reach("markers_written")
+        lost = [p for p in free if p.markers_under_way]
+        if lost:
+            self._group.create_task(until_landed(self._flow, node, lost))
         now = time.monotonic()
         for partition, generation in generations.items():
             answer = answers.get(partition.target)
@@ -194,17 +198,18 @@ class Keeper:
                 await self._refused(partition, answer)
 
     async def _too_large(self, partition: PartitionCopy) -> bool:
-        """Whether the gap is above the limit; if so, the partition is blocked or becomes mapped.
-
-        An accepted loss that keeps its offsets is never too large: going on was asked for.
-        """
+        """Whether the gap is above the limit; if so, the partition is blocked or becomes mapped."""
         gap, limit = partition.queue.gap, self._flow.limits.gap_limit
-        if gap is None or gap.offsets <= limit or (gap.lost and not self._auto):
+        if gap is None or not self._above_limit(gap):
             return False
         seen = f"a gap of {gap.offsets} offsets at {gap.base_offset}"
         words = f"{seen} is above the limit of {limit} (offsets.gap_limit)"
         await self._cannot_keep_offsets(partition, Reason.GAP_TOO_LARGE, words)
         return True
+
+    def _above_limit(self, gap: Gap) -> bool:
+        """An accepted loss that keeps its offsets is never too large: going on was asked for."""
+        return gap.offsets > self._flow.limits.gap_limit and not (gap.lost and not self._auto)
 
     async def _refused(self, partition: PartitionCopy, error: TwinsiteError) -> None:
         if isinstance(error, NotAuthorizedError):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mirror.errors import PartitionError, TwinsiteError
 from mirror.flow.context import Flow
@@ -82,8 +82,8 @@ async def mark(
 ) -> Answers[int]:
     """Fill the gaps at the head of these partitions' queues, as far as one request goes; ``node`` leads all.
 
-    None of the partitions is looked at until the broker has answered, or until it is certain that markers
-    without an answer have landed or never will.
+    None of the partitions is looked at until the broker has answered. After a request without an answer, or
+    with one that cannot be read, their markers stay under way: call :func:`until_landed`.
 
     Args:
         connection: To that node; only markers are sent over it.
@@ -94,8 +94,8 @@ async def mark(
         because of which none was sent. A partition is left out if it got no markers, for example as it is to
         be looked at first, or if its log does not end after them: then it is in doubt.
     """
-    free = [p for p in partitions if not p.unanswered and p.look_due_at is None]
-    gaps = {p: _wanted(gap) for p in free if (gap := p.queue.gap) is not None}
+    free = () if flow.draining else partitions
+    gaps = {p: _wanted(gap) for p in free if (gap := p.gap_to_mark) is not None}
     epochs = {p: marker_epoch(p.coordinator_epoch, owner_epoch) for p in gaps}
     used_up = {p.target: _used_up(p) for p, epoch in epochs.items() if epoch == EPOCHS}
     markings: dict[PartitionCopy, Marking] = {}
@@ -103,25 +103,18 @@ async def mark(
         partition.coordinator_epoch = epoch_above(epochs[partition])
         partition.markers_under_way = True
         markings[partition] = Marking(count, epochs[partition])
-    try:
-        answers = await write_markers(
-            connection,
-            {p.target: marking for p, marking in markings.items()},
-            producer_id=flow.producer_id,
-            producer_epoch=flow.producer_epoch,
-        )
-        lost = next((a for a in answers.values() if isinstance(a, Ended)), None)
-        if lost is not None:
-            await _landed(flow, node, list(markings), lost)
-        else:
-            for partition, marking in markings.items():
-                partition.coordinator_epoch = marking.coordinator_epoch
-        several = {p: one.count for p, one in markings.items() if answers[p.target] is None and one.count > 1}
-        doubtful = await _not_all_there(flow, node, several) if several else ()
-    finally:
-        for partition in markings:
-            partition.markers_under_way = False
-        flow.room.set()
+    answers = await write_markers(
+        connection,
+        {p.target: marking for p, marking in markings.items()},
+        producer_id=flow.producer_id,
+        producer_epoch=flow.producer_epoch,
+    )
+    answered = {p: one for p, one in markings.items() if not isinstance(answers[p.target], Ended)}
+    for partition, marking in answered.items():
+        partition.coordinator_epoch = marking.coordinator_epoch
+    several = {p: one.count for p, one in answered.items() if answers[p.target] is None and one.count > 1}
+    doubtful = await _not_all_there(flow, node, several) if several else ()
+    _land(flow, answered)
     for partition in doubtful:
         partition.doubt(time.monotonic())
         del answers[partition.target]
@@ -156,26 +149,41 @@ def _wanted(gap: Gap) -> int:
     return min(gap.offsets, LOST_AT_ONCE) if gap.lost else gap.offsets
 
 
-async def _landed(flow: Flow, node: int, partitions: Sequence[PartitionCopy], lost: TwinsiteError) -> None:
-    """Return when markers that got no answer can no longer land.
+async def until_landed(flow: Flow, node: int, partitions: Sequence[PartitionCopy]) -> None:
+    """Return when the markers of a request without an answer can no longer land; then a look may read the
+    log ends. A partition whose leader moves away from ``node`` does not wait for the others.
 
-    Their connection is closed, but the broker may have received them and be frozen. Once it answers on a new
-    connection it has begun what it received before, as it takes requests in order. What a broker appends
-    to partitions it no longer leads does not last.
+    The broker may have received the request and be frozen. Once it answers another one it has begun what it
+    received before. What a broker appends to partitions that it no longer leads does not last.
     """
-    error, attempts = lost, 0
-    while any(flow.target.info.leader(p.target) == node for p in partitions):
-        _say(flow, partitions, error)
+    left, attempts = list(partitions), 0
+    flow.hooks.stale(flow.target)
+    while left:
+        free = [p for p in left if flow.target.info.leader(p.target) != node]
         try:
-            await flow.target.connection(node, LANE)
-            break
+            if not free:
+                await flow.target.hear_from(node)
+                free = left
         except TwinsiteError as refused:
-            error, attempts = refused, attempts + 1
+            attempts += 1
+            _say(flow, left, refused)
             await asyncio.sleep(pause_seconds(attempts))
-    await asyncio.sleep(LANDING_SECONDS)
+            continue
+        await asyncio.sleep(LANDING_SECONDS)
+        _land(flow, free)
+        for partition in free:
+            flow.hooks.changed(partition)
+        left = [p for p in left if p.markers_under_way]
 
 
-def _say(flow: Flow, partitions: Sequence[PartitionCopy], error: TwinsiteError) -> None:
+def _land(flow: Flow, partitions: Iterable[PartitionCopy]) -> None:
+    """No marker that was sent to these can land any more."""
+    for partition in partitions:
+        partition.markers_under_way = False
+    flow.room.set()
+
+
+def _say(flow: Flow, partitions: Iterable[PartitionCopy], error: TwinsiteError) -> None:
     """Put the partitions in doubt; they are looked at once nothing is in flight."""
     for partition in partitions:
         partition.refused(append_refusal(-1), str(error), time.monotonic())

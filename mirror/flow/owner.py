@@ -35,6 +35,8 @@ CONFIRMED_FOR_SECONDS = 1.5
 ASKED_FOR_SECONDS = 3.0
 """How long to wait for the coordinator's answer; then it is reported as unavailable and asked again."""
 STATE_ASKED_FOR_SECONDS = 1.0
+CLAIMED_FOR_SECONDS = 60.0
+"""How long a claim that got no answer is repeated, unless the right was ours before."""
 TAKEOVER_WAIT_SECONDS = 2.5
 """How long a new holder writes nothing after its first write to the flow's state: by then the former holder's
 last proof has expired.
@@ -64,7 +66,7 @@ class Owner:
         self._confirmed_at = 0.0
         self._begun: tuple[int, int] | None = None
         self._outdated: tuple[int, int] | None = None
-        self._claiming = asyncio.Lock()
+        self._claiming: asyncio.Task[None] | None = None
 
     async def claim(self, *, new_flow: bool = False) -> Token:
         """Take the right from its holder. We may write TAKEOVER_WAIT_SECONDS after :meth:`begun`.
@@ -77,11 +79,11 @@ class Owner:
             BrokerError, ConnectionFailedError: The coordinator cannot be asked.
         """
         before = await current_token(self._target, self.transactional_id)
-        return await self._take(unheld=new_flow and before is None)
+        return await self._take(unheld=new_flow and before is None, timeout_seconds=CLAIMED_FOR_SECONDS)
 
-    async def _take(self, *, unheld: bool) -> Token:
+    async def _take(self, *, unheld: bool, timeout_seconds: float) -> Token:
         asked_at = time.monotonic()
-        self.token = await self._next_token()
+        self.token = await self._next_token(timeout_seconds)
         # of several that found no holder only one gets epoch 0: the others take the right from it
         first = unheld and self.token.epoch == 0
         self.turn.since = asked_at if first else math.inf
@@ -91,11 +93,13 @@ class Owner:
         reach("claimed")
         return self.token
 
-    async def _next_token(self) -> Token:
+    async def _next_token(self, timeout_seconds: float) -> Token:
         """A token that was never given out. A coordinator that lost its last records would repeat our own."""
         had = self.token
         while True:
-            token = await init_producer_id(self._target, self.transactional_id)
+            token = await init_producer_id(
+                self._target, self.transactional_id, timeout_seconds=timeout_seconds
+            )
             if had is None or token.producer_id != had.producer_id or token.epoch > had.epoch:
                 return token
 
@@ -174,7 +178,7 @@ class Owner:
         )
         self.seen = holder
         if holder is None or holder == token == outdated:
-            await self._claim_again(token)
+            await self._claim_again(token, asked_at + timeout_seconds)
         else:
             self._hear(token, asked_at, ours=holder == token)
         return self.may_write
@@ -210,21 +214,42 @@ class Owner:
         else:
             self.turn.lost()
 
-    async def _claim_again(self, forgotten: Token | None) -> None:
+    async def _claim_again(self, forgotten: Token | None, until: float) -> None:
         """Claim again: the coordinator has forgotten the id, as after a week without use, or lost its last
-        tokens. Of concurrent callers only the first claims, and none if another mirror has the right by then.
+        tokens. Of concurrent callers only the first claims. A claim that takes longer goes on: the
+        coordinator may have given out a new token already.
+
+        Args:
+            until: How long to wait for the claim (monotonic seconds).
+
+        Raises:
+            TwinsiteError: The coordinator cannot be asked, or takes longer.
         """
-        async with self._claiming:
-            if not self._holds(forgotten):
-                return
-            asked_at = time.monotonic()
-            before = await current_token(self._target, self.transactional_id)
-            if before is not None and before != forgotten:
-                self.seen = before
-                self._hear(forgotten, asked_at, ours=False)
-            elif self._holds(forgotten):
-                log.warning("ownership_forgotten", transactional_id=self.transactional_id)
-                await self._take(unheld=False)
+        if self._claiming is None or self._claiming.done():
+            self._claiming = asyncio.create_task(self._claim_unless_taken(forgotten))
+            self._claiming.add_done_callback(_ended)
+        claiming = self._claiming
+        await asyncio.wait({claiming}, timeout=max(0.0, until - time.monotonic()))
+        if not claiming.done():
+            raise ConnectionFailedError("the coordinator takes too long to give out the right to write again")
+        claiming.result()
+
+    async def _claim_unless_taken(self, forgotten: Token | None) -> None:
+        """Claim unless another mirror has the right by now. If there is no answer the claim is not repeated:
+        before the next one it is asked again whose the right is.
+        """
+        if not self._holds(forgotten):
+            return
+        asked_at = time.monotonic()
+        before = await current_token(
+            self._target, self.transactional_id, timeout_seconds=ASKED_FOR_SECONDS, cut_off=True
+        )
+        if before is not None and before != forgotten:
+            self.seen = before
+            self._hear(forgotten, asked_at, ours=False)
+        elif self._holds(forgotten):
+            log.warning("ownership_forgotten", transactional_id=self.transactional_id)
+            await self._take(unheld=False, timeout_seconds=0.0)
 
     async def holder(self) -> Token | None:
         """The token of the present holder of the right; None if the coordinator knows none.
@@ -236,3 +261,9 @@ class Owner:
             self._target, self.transactional_id, timeout_seconds=ASKED_FOR_SECONDS, cut_off=True
         )
         return self.seen
+
+
+def _ended(claim: asyncio.Task[None]) -> None:
+    """Retrieve the error of a claim for which nobody may wait any more, so that asyncio does not warn."""
+    if not claim.cancelled():
+        claim.exception()

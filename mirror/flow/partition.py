@@ -15,7 +15,7 @@ from mirror.flow.passage import Passage
 from mirror.flow.position import Proceed
 from mirror.flow.states import PATIENCE, RETRY_SECONDS_MAX, Refusal, pause_seconds
 from mirror.kafka.fetch import Isolation, Key
-from mirror.model import OffsetMode, Reason, State, TopicPartition
+from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
 
 HOPELESS = frozenset({State.PAUSED, State.DATA_LOSS, State.DIVERGED, State.TOPIC_RECREATED, State.FENCED})
 """States that only an operator ends."""
@@ -354,3 +354,10 @@ class PartitionCopy(Passage):
         if self.queue.epoch_first or self.contradicts_map:
             return True
         return self.queue.gap is not None and (self.mode is OffsetMode.MAPPED or not self.in_flight)
+
+    @property
+    def gap_to_mark(self) -> Gap | None:
+        """The gap at the head, if control markers may fill it now: a leader epoch in it is noted before."""
+        if not self.owner_work or self.mode is not OffsetMode.SAME or self.queue.epoch_first:
+            return None
+        return self.queue.gap

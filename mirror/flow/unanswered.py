@@ -121,7 +121,7 @@ class Unanswered:
         leader = Reason.TARGET_UNAVAILABLE, target, target.info.leader(p.target), -math.inf
         if p.look_due_at is not None and not p.unanswered:
             return leader, (Reason.SOURCE_UNAVAILABLE, source, source.info.leader(p.tp), -math.inf)
-        if p.markers_under_way:
+        if p.markers_under_way or p.gap_to_mark is not None:
             return (leader,)
         if p.waits_for is None or not p.pending or p.owner_work:
             return ()

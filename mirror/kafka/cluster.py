@@ -214,6 +214,17 @@ class Cluster:
             return (await self._ask_any(request, highest))[0]
         return await self._call(await self.connection(node, lane), request, highest)
 
+    async def hear_from(self, node: int) -> None:
+        """Return when a broker has answered a request that it took from its queue: by then it has begun all
+        that it received before. A greeting does not show that: under SASL a broker answers it ahead of the
+        queue.
+
+        Raises:
+            TwinsiteError: As for :meth:`call`.
+        """
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        await self.call(request, node=node, highest=METADATA_VERSION)
+
     async def _ask_any(self, request: Any, highest: int | None) -> tuple[Any, Connection]:
         """Ask what any broker knows. While one is silent, another is asked in parallel.
 

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from kafka.protocol.metadata import MetadataRequest
 
 from mirror.errors import ConnectionFailedError
 from mirror.kafka.connection_pool import SILENT_SECONDS
@@ -46,7 +45,7 @@ async def test_a_broker_that_does_not_answer_is_not_asked_what_others_know(tmp_p
         for node in (2, 1):
             await cluster.connection(node)
         await brokers.broker(1).freeze()
-        asking = asyncio.create_task(cluster.call(MetadataRequest(topics=[]), node=1, highest=12))
+        asking = asyncio.create_task(cluster.hear_from(1))
         connection = await cluster.connection(1)
         await until(lambda: connection.unanswered_seconds > SILENT_SECONDS, "it is silent for long")
 
@@ -54,8 +53,8 @@ async def test_a_broker_that_does_not_answer_is_not_asked_what_others_know(tmp_p
             await cluster.refresh()
 
         assert not asking.done()
-        asking.cancel()
         await brokers.broker(1).thaw()
+        await asking
 
 
 async def test_a_connection_opened_ahead_is_the_one_that_is_used(target: KafkaCluster) -> None:

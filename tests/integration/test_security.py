@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from confluent_kafka import Consumer
 from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.producer import WriteTxnMarkersRequest
 from prometheus_client import CollectorRegistry
 
 from mirror.errors import AuthenticationError, ConnectionFailedError, TwinsiteError
@@ -37,6 +38,7 @@ from mirror.kafka.security import (
     TokenEndpoint,
     TokenEndpointOptions,
 )
+from mirror.kafka.transactions import Token, init_producer_id
 from mirror.observing import expiries, instruments_of
 from tests.harness.secured_broker import (
     ODD_PASSWORD,
@@ -53,6 +55,8 @@ pytestmark = pytest.mark.timeout(180)
 MECHANISMS = tuple(SaslMechanism)
 PASSWORD_MECHANISMS = tuple(m for m in MECHANISMS if m is not SaslMechanism.OAUTHBEARER)
 WRONG = "wrong-horse-staple"
+IO_THREADS = 8
+"""What a broker has if nothing else is set."""
 SOON_SECONDS = 5.0
 """Within this time a refusal must be there."""
 
@@ -404,6 +408,56 @@ async def test_sasl_where_there_is_none_and_none_where_there_is(broker: SecuredB
     assert "does not use SASL" in str(too_much)
     assert "security.protocol" in too_much.hint
     assert "security.protocol" in too_little.hint
+
+
+# -- what a greeting does not show ---------------------------------------------------------------
+
+
+async def test_a_broker_that_is_heard_has_started_on_what_it_received_before_and_one_that_greets_has_not(
+    broker: SecuredBroker,
+) -> None:
+    """
+    More requests than it has threads each take it a second or two. A login comes ahead of them.
+    """
+    await broker.cluster.create_topic("busy", partitions=8)
+    cluster = a_cluster(broker, "SASL", sasl(broker, SaslMechanism.SCRAM_SHA_256))
+    await cluster.start()
+    token = await init_producer_id(cluster, "busy")
+    lanes = [await cluster.connection(1, f"busy {number}") for number in range(2 * IO_THREADS)]
+    markers, seen = many_markers(token, "busy", range(8)), list[str]()
+
+    async def keep_busy(lane: Connection) -> None:
+        await lane.send(WriteTxnMarkersRequest.API_KEY, 1, [markers])
+        seen.append("is done with one")
+
+    async with asyncio.TaskGroup() as group:
+        for lane in lanes:
+            group.create_task(keep_busy(lane))
+        await asyncio.sleep(0.3)
+        await cluster.connection(1, "new")
+        seen.append("greets")
+        await cluster.hear_from(1)
+        seen.append("is heard")
+    await cluster.close()
+
+    assert seen[:2] == ["greets", "is done with one"]
+    assert "is heard" in seen[2:]
+
+
+def many_markers(token: Token, topic: str, partitions: Iterable[int]) -> bytes:
+    """The body of a request that keeps a thread of the broker busy: 4 000 markers for each partition."""
+    marker = WriteTxnMarkersRequest.WritableTxnMarker
+    whole = marker.WritableTxnMarkerTopic(name=topic, partition_indexes=list(partitions))
+    one = marker(
+        producer_id=token.producer_id,
+        producer_epoch=token.epoch,
+        transaction_result=True,
+        coordinator_epoch=0,
+        topics=[whole],
+    )
+    request = WriteTxnMarkersRequest(markers=[one] * 4_000)
+    request.API_VERSION = 1
+    return bytes(request.encode())
 
 
 # -- time passes ---------------------------------------------------------------------------------

@@ -111,6 +111,9 @@ class Side:
             self.lines.append(Line())
         return self.lines[-1]
 
+    async def hear_from(self, _node: int) -> None:
+        """It has started on what it received."""
+
 
 class Right:
     """As :class:`mirror.flow.owner.Owner`, told by the test instead of the coordinator."""
@@ -480,7 +483,10 @@ async def write_markers(
     line: Any, markings: Mapping[TopicPartition, Marking], **_: object
 ) -> dict[TopicPartition, TwinsiteError | None]:
     process: Process = line.process
-    await process.question()
+    try:
+        await process.question()
+    except ConnectionFailedError as unheard:
+        return dict.fromkeys(markings, unheard)
     landing, process.markers_landing = process.markers_landing, None
     out: dict[TopicPartition, TwinsiteError | None] = {}
     for tp, one in markings.items():

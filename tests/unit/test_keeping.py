@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from mirror.flow.marking import LOST_AT_ONCE, MARKERS_AT_ONCE, spread
 from mirror.flow.memory import FlowMemory
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed, Register
+from mirror.flow.states import PATIENCE
 from mirror.kafka.failures import broker_error
 from mirror.kafka.offsets import DEBUGGER, LATEST, Answers, Marking
 from mirror.kafka.transactions import Token
@@ -50,12 +51,17 @@ class Coordinator:
 
 
 class Target:
-    """The target cluster: who leads what, and whether brokers let themselves be reached."""
+    """The target cluster: who leads what, and whether brokers let themselves be reached.
+
+    Attributes:
+        starts: Set while brokers start on what they receive; at other times they only greet.
+    """
 
     def __init__(self) -> None:
         self.leaders = {0: 1, 1: 1, 2: 2}
-        self.reachable = asyncio.Event()
+        self.reachable, self.starts = asyncio.Event(), asyncio.Event()
         self.reachable.set()
+        self.starts.set()
         self.info = SimpleNamespace(leader=lambda tp: self.leaders[tp.partition])
 
     async def connection(self, node: int, lane: str) -> Connection:
@@ -63,6 +69,10 @@ class Target:
         if not self.reachable.is_set():
             raise ConnectionFailedError(f"broker {node} does not answer")
         return Connection()
+
+    async def hear_from(self, node: int) -> None:
+        await self.connection(node, "markers")
+        await self.starts.wait()
 
 
 class Broker:
@@ -87,6 +97,8 @@ class Broker:
     async def write_markers(
         self, _cluster: object, markings: Mapping[TopicPartition, Marking], **_: object
     ) -> Answers[None]:
+        if not markings:
+            return {}
         self.requests.append(dict(markings))
         self.answers.append(asyncio.get_running_loop().create_future())
         answers = await self.answers[-1]
@@ -513,6 +525,21 @@ async def test_the_owner_asks_again_when_the_connection_for_markers_is_open(brok
     assert copy.look_due_at is not None
 
 
+def at_third_question(keeper: Keeper, happens: Callable[[], None]) -> None:
+    """Let something happen when the connection for markers is open, and the owner is asked once more."""
+    owner = cast(Any, keeper._owner)
+    asked, confirm = 0, owner.confirm
+
+    async def confirm_late() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            happens()
+        return cast(bool, await confirm())
+
+    owner.confirm = confirm_late
+
+
 async def test_who_is_to_be_looked_at_by_the_time_markers_can_be_sent_gets_them_after_the_look(
     broker: Broker,
 ) -> None:
@@ -522,17 +549,7 @@ async def test_who_is_to_be_looked_at_by_the_time_markers_can_be_sent_gets_them_
     """
     copy, other = with_a_gap(7), with_a_gap(5, 1)
     async with a_keeper() as keeper:
-        owner = cast(Any, keeper._owner)
-        asked, confirm = 0, owner.confirm
-
-        async def confirm_late() -> bool:
-            nonlocal asked
-            asked += 1
-            if asked == 3:
-                copy.look_first(NOW)
-            return cast(bool, await confirm())
-
-        owner.confirm = confirm_late
+        at_third_question(keeper, lambda: copy.look_first(NOW))
         keeper.offer(copy)
         keeper.offer(other)
         await turns()
@@ -548,6 +565,57 @@ async def test_who_is_to_be_looked_at_by_the_time_markers_can_be_sent_gets_them_
 
     assert meanwhile == (True, [{other.target}])
     assert (copy.next_offset, other.next_offset) == (107, 105)
+
+
+@pytest.mark.parametrize("found", ["a leader epoch", "a large gap", "other offsets"])
+async def test_who_was_fetched_anew_by_the_time_markers_can_be_sent_is_served_from_the_beginning(
+    broker: Broker, found: str
+) -> None:
+    """
+    Another gap is at the head. It may be in a leader epoch that is to be noted first, or too large, or the
+    partition is mapped by now.
+    """
+    copy, served = with_a_gap(7), list[str]()
+
+    def fetched_anew() -> None:
+        mode = OffsetMode.MAPPED if found == "other offsets" else OffsetMode.SAME
+        offsets = 2 * MARKERS_AT_ONCE + 1 if found == "a large gap" else 9
+        copy.doubt(NOW)
+        copy.proceed(Proceed(100, 100, 0, 1, 100), mode, 3, NOW)
+        copy.queue.push([Gap(100, 100 + offsets)], [(4, 103)] if found == "a leader epoch" else [], None)
+
+    async def note_epochs(_: object) -> None:
+        served.append("a leader epoch" if not broker.requests else "too late")
+
+    async def note_runs(_: object) -> None:
+        served.append("other offsets")
+
+    async with a_keeper() as keeper:
+        keeper._ledger = cast(
+            Any, SimpleNamespace(note_epochs=note_epochs, note_runs=note_runs, runs_after=lambda *_: [])
+        )
+        at_third_question(keeper, fetched_anew)
+        keeper.offer(copy)
+        await turns()
+        served += ["a large gap"] if copy.reason is Reason.GAP_TOO_LARGE else []
+
+    assert served == [found]
+    assert broker.sizes == ([9] if found == "a leader epoch" else [])
+
+
+async def test_no_markers_are_begun_once_the_mirror_drains_though_they_were_about_to_be(
+    broker: Broker,
+) -> None:
+    """
+    Nobody waits for the answer any more.
+    """
+    copy = with_a_gap(7)
+    async with a_keeper() as keeper:
+        at_third_question(keeper, lambda: setattr(keeper._flow, "draining", True))
+        keeper.offer(copy)
+        await turns()
+
+    assert (broker.requests, copy.unanswered) == ([], False)
 
 
 async def test_an_owner_that_took_the_right_back_looks_before_it_writes(broker: Broker) -> None:
@@ -764,3 +832,69 @@ async def test_a_broker_that_leads_no_more_is_not_waited_for(broker: Broker) -> 
         await until(lambda: not copy.unanswered, "nothing is waited for", SOON)
 
     assert (copy.next_offset, copy.state) == (100, State.ACTIVE)
+
+
+async def test_what_a_broker_has_not_started_on_may_still_land_though_it_greets(broker: Broker) -> None:
+    """
+    Under SASL it answers greetings ahead of its queue, where the markers wait for its disks.
+    """
+    copy = with_a_gap(7)
+    async with a_keeper() as keeper:
+        target = cast(Any, keeper._flow.target)
+        keeper.offer(copy)
+        await turns()
+        target.starts.clear()
+        broker.answer(ConnectionFailedError("no answer for 30 s"))
+        await asyncio.sleep(4 * LANDING_SECONDS)
+        meanwhile = copy.unanswered, wants_look(copy)
+
+        target.starts.set()
+        await until(lambda: wants_look(copy), "it may be looked at", SOON)
+
+    assert meanwhile == (True, False)
+
+
+async def test_a_partition_whose_leader_moves_does_not_wait_for_those_that_stay(broker: Broker) -> None:
+    """
+    They have no other replica: as long as the broker is frozen their markers may land.
+    """
+    moved, stays = with_a_gap(7), with_a_gap(7, 1)
+    async with a_keeper() as keeper:
+        target = cast(Any, keeper._flow.target)
+        keeper.offer(moved)
+        keeper.offer(stays)
+        await turns()
+        target.reachable.clear()
+        broker.answer(ConnectionFailedError("no answer for 30 s"))
+        await turns()
+
+        target.leaders[0] = 2
+        await until(lambda: wants_look(moved), "it may be looked at", SOON)
+
+    assert stays.unanswered
+
+
+async def test_who_waits_for_a_broker_whose_markers_may_still_land_says_that_it_cannot_be_reached(
+    broker: Broker,
+) -> None:
+    """
+    Nothing of it is on its way there. It is looked at again and again, and no marker of it can be sent.
+    """
+    lost, other = with_a_gap(7), with_a_gap(5, 1)
+    async with a_keeper() as keeper:
+        keeper.offer(lost)
+        await turns()
+        cast(Any, keeper._flow.target).reachable.clear()
+        broker.answer(AuthenticationError("the token has expired"))
+        await turns()
+
+        for _ in range(PATIENCE):
+            keeper.offer(other)
+            await until(lambda: wants_look(other), "it is refused", SOON)
+            if other.state is not State.BLOCKED:
+                other.proceed(Proceed(100, 100, 0, 1, 100), OffsetMode.SAME, -1, time.monotonic())
+                other.queue.push([Gap(100, 105)], [], None)
+
+    assert (other.state, other.reason) == (State.BLOCKED, Reason.TARGET_UNAVAILABLE)
+    assert lost.unanswered
+    assert len(broker.requests) == 1

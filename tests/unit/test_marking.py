@@ -9,10 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from mirror.errors import AuthenticationError, ConnectionFailedError, TlsRefusedError, TwinsiteError
+from mirror.errors import (
+    AnswerError,
+    AuthenticationError,
+    ConnectionFailedError,
+    TlsRefusedError,
+    TwinsiteError,
+)
 from mirror.flow import marking
 from mirror.flow.context import Flow
-from mirror.flow.marking import mark
+from mirror.flow.marking import mark, until_landed
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.kafka.offsets import Marking
@@ -35,9 +41,11 @@ def with_a_gap(number: int, offsets: int, *, in_front: int = 0) -> PartitionCopy
 
 
 class Unhurried(Hooks):
-    """A picture of the cluster that is old does no harm."""
+    """A picture of the cluster that is old does no harm, and nobody is told of changes."""
 
     def stale(self, cluster: object) -> None: ...
+
+    def changed(self, partition: PartitionCopy) -> None: ...
 
 
 class Target:
@@ -81,9 +89,16 @@ class Target:
 
     async def mark(self, *partitions: PartitionCopy, owner_epoch: int = 0) -> Any:
         flow = SimpleNamespace(
-            producer_id=4711, producer_epoch=0, target=self, room=asyncio.Event(), hooks=Unhurried()
+            producer_id=4711,
+            producer_epoch=0,
+            target=self,
+            room=asyncio.Event(),
+            hooks=Unhurried(),
+            draining=False,
         )
-        return await mark(cast(Flow, flow), cast(Any, None), 1, partitions, owner_epoch)
+        found = await mark(cast(Flow, flow), cast(Any, None), 1, partitions, owner_epoch)
+        await until_landed(cast(Flow, flow), 1, [p for p in partitions if p.markers_under_way])
+        return found
 
     def look(self, copy: PartitionCopy) -> None:
         """Look at a partition whose markers have landed; at the source one more offset is empty."""
@@ -159,12 +174,13 @@ async def test_looks_do_not_use_up_the_epochs_of_an_owner(monkeypatch: pytest.Mo
     assert target.epochs(copy) == [OWNERS] * 20
 
 
-@pytest.mark.parametrize("ended", [ConnectionFailedError, AuthenticationError, TlsRefusedError])
+@pytest.mark.parametrize("ended", [ConnectionFailedError, AuthenticationError, TlsRefusedError, AnswerError])
 async def test_what_follows_a_request_without_an_answer_refuses_what_may_still_land_of_it(
     monkeypatch: pytest.MonkeyPatch, ended: type[TwinsiteError]
 ) -> None:
     """
-    A broker refuses a lower epoch than one it has seen. A failed renewal of a session ends connections too.
+    A broker refuses a lower epoch than one it has seen. A failed renewal of a session ends connections too;
+    and an answer that breaks the protocol tells nothing of the markers.
     """
     target = Target(monkeypatch)
     target.ended = ended("gone")

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from kafka.protocol.admin import DescribeTransactionsRequest
 
 from mirror.errors import ConnectionFailedError
 from mirror.flow import owner as owning
 from mirror.flow.owner import TAKEOVER_WAIT_SECONDS, Owner
-from mirror.kafka.transactions import Token
+from mirror.kafka import transactions
+from mirror.kafka.cluster import Cluster
+from mirror.kafka.dial import ConnectionOptions
+from mirror.kafka.transactions import TRANSACTIONAL_ID_NOT_FOUND, Token
+from tests.harness.daemon import until
 
 
 class Coordinator:
@@ -28,7 +34,7 @@ class Coordinator:
         await asyncio.sleep(self.slow_seconds)
         return said
 
-    async def init_producer_id(self, *_: object) -> Token:
+    async def init_producer_id(self, *_: object, **__: object) -> Token:
         epoch = 0 if self.last is None else self.last.epoch + 1
         self.last = Token(7, epoch)
         return self.last
@@ -187,3 +193,71 @@ async def test_what_was_said_too_late_confirms_nothing(
             await owner.confirm()
     else:
         assert await owner.confirm()
+
+
+@pytest.mark.parametrize("freezes_at", ["current_token", "init_producer_id"])
+async def test_a_coordinator_that_freezes_while_the_right_is_claimed_again_holds_up_nobody(
+    coordinator: Coordinator, owner: Owner, monkeypatch: pytest.MonkeyPatch, freezes_at: str
+) -> None:
+    """
+    It had forgotten us. Meanwhile the flow's state tells whose the right is. What was begun goes on: the
+    coordinator may have given the right out under a new token already.
+    """
+    had = await owner.claim(new_flow=True)
+    owner._confirmed_at -= 60
+    frozen, answer = asyncio.Event(), getattr(coordinator, freezes_at)
+
+    async def forgotten(*_: object, **__: object) -> Token | None:
+        monkeypatch.setattr(owning, "current_token", coordinator.current_token)
+        monkeypatch.setattr(owning, freezes_at, late)
+        return None
+
+    async def late(*_: object, **__: object) -> Token | None:
+        await frozen.wait()
+        return cast(Token | None, await answer())
+
+    async def nobody_else() -> bool:
+        return False
+
+    owner.taken_over = nobody_else
+    monkeypatch.setattr(owning, "current_token", forgotten)
+
+    async with asyncio.timeout(5):
+        meanwhile = await owner.confirm(0.1), owner.token
+    coordinator.last = None
+    frozen.set()
+    await until(lambda: owner.token == coordinator.last, "the claim goes on", 5)
+
+    assert meanwhile == (True, had)
+
+
+async def test_a_claim_that_got_no_answer_is_not_repeated_once_another_has_the_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The connection to the coordinator hung for half a minute. By then another mirror has claimed the right,
+    and has written to the flow's state.
+    """
+    owner, claims = Owner(Cluster("target", [], ConnectionOptions()), "f"), list[Any]()
+    owner.token, owner.held = Token(7, 3), True
+
+    async def call_coordinator(_: object, __: object, request: Any, *___: object) -> SimpleNamespace:
+        if isinstance(request, DescribeTransactionsRequest):
+            unknown = SimpleNamespace(error_code=TRANSACTIONAL_ID_NOT_FOUND)
+            return SimpleNamespace(transaction_states=[unknown])
+        claims.append(request)
+        await owner.ask_the_state()
+        if len(claims) == 1:
+            raise ConnectionFailedError("no answer for 30 s")
+        return SimpleNamespace(error_code=0, producer_id=7, producer_epoch=9)
+
+    async def taken() -> bool:
+        return True
+
+    owner.taken_over = taken
+    monkeypatch.setattr(transactions, "_call_coordinator", call_coordinator)
+
+    with pytest.raises(ConnectionFailedError, match="no answer for 30 s"):
+        await owner.ask(5)
+
+    assert (len(claims), owner.held, owner.token) == (1, False, Token(7, 3))

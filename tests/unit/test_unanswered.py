@@ -13,7 +13,7 @@ from mirror.flow.position import Proceed
 from mirror.flow.silence import Silence
 from mirror.flow.unanswered import SHOWN_AFTER_SECONDS, Unanswered
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
-from mirror.model import OffsetMode, Reason, State
+from mirror.model import Gap, OffsetMode, Reason, State
 from tests.unit.copies import NOW, batch, sent, under_way, waiting
 
 BROKER = 1
@@ -113,6 +113,17 @@ def test_a_batch_that_is_not_answered_is_told_and_counts_when_it_is() -> None:
 
     assert (away, copying) == (AWAY, True)
     assert (copy.state, copy.next_offset) == (State.ACTIVE, 105)
+
+
+def test_a_gap_for_which_no_marker_can_be_sent_is_told() -> None:
+    """
+    It waits behind the markers of others, whose broker is frozen.
+    """
+    scene = Scene(lagging())
+    scene.copy.queue.push([Gap(100, 105)], (), None)
+    scene.target.heard_at = NOW
+
+    assert scene.look(NOW + 10, LONG) == AWAY
 
 
 def test_a_broker_that_is_slow_is_not_away() -> None:
