@@ -183,6 +183,31 @@ async def test_a_last_batch_that_rots_after_it_was_copied_does_not_stop_the_copy
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == copied + 30
 
 
+async def test_what_was_copied_is_not_copied_again_from_a_batch_that_says_it_stands_further_up(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    It was read before it rotted, by a mirror that has ended. The next batch begins before this one ends.
+    """
+    name = await topic(source)
+    load(source.bootstrap, name, json_rows(30, 200), batch_num_messages=10)
+    first = await copy_once(source, target, name, tmp_path)
+    *_, rotten = stored_batches(source, name)
+    load(source.bootstrap, name, json_rows(30, 200), batch_num_messages=10)
+    damage(rotten, BASE_OFFSET_AT, 3)
+
+    with Twinsite.run(*flags(source, target, name, name), work_dir=tmp_path) as mirror:
+        blocked = await first_blocked(mirror)
+        copied = watermarks(target.bootstrap, name)
+        mend(rotten)
+        await mirror.wait_for(lambda: watermarks(target.bootstrap, name)[0] == (0, 60), "it goes on")
+
+    assert first.code == 0, first.stderr
+    assert (blocked["reason"], copied) == ("corrupt_batch", {0: (0, 30)})
+    assert "batch at offset 30: it does not begin there" in blocked["detail"]
+    assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 60
+
+
 async def test_the_last_batch_copied_is_compared_from_another_replica_where_the_leader_has_it_rotten(
     breakable: KafkaCluster, target: KafkaCluster, tmp_path: Path
 ) -> None:
