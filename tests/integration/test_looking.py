@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,7 +14,7 @@ from mirror.config import parse
 from mirror.errors import BrokerError
 from mirror.flow.facts import Tail
 from mirror.flow.looking import last_batches
-from mirror.kafka.fetch import FetchLimits, Want
+from mirror.kafka.fetch import Want
 from mirror.kafka.offsets import LATEST, list_offsets, offsets_of_all
 from mirror.kafka.peek import peek_at
 from mirror.kafka.record_batch import MAGIC_AT
@@ -94,8 +95,9 @@ async def test_a_last_batch_that_its_leader_has_elsewhere_is_read_from_another_r
     async with connected("target", settings.target) as cluster:
         cluster.follow([name])
         await cluster.refresh()
-        until_it_knows = FetchLimits(wait_ms_max=20_000)  # what is acknowledged, a follower hears later
-        assert await peek_at(cluster, 3 - leader, {one: Want(19, -1, -1, 1 << 20)}, until_it_knows)
+        async with asyncio.timeout(30):  # what is acknowledged, a follower hears later
+            while not await peek_at(cluster, 3 - leader, {one: Want(19, -1, -1, 1 << 20)}):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
         intact = await last_batches(cluster, {one: 20})
         damage(last, at, bit)
         with capture_logs() as lines:
