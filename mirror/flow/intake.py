@@ -263,8 +263,8 @@ class _Taking:
         self._sure: _Sure | None = None
 
     def taken_back(self, error: MisplacedBatchError) -> MisplacedBatchError:
-        """Undo the previous batch if it left a gap, or began before what was asked for: either of the two may
-        be in the wrong place.
+        """Undo the previous batch if it left a gap, or reached in from before what was asked for: either of
+        the two may be in the wrong place.
 
         Returns:
             The same error, at the offset from which nothing is certain.
@@ -284,7 +284,8 @@ class _Taking:
         reached = self.reached
         check_place(header, next_offset, reached, inside=self._inside, end=self._end)
         self._sure = None
-        if header.base_offset != reached:
+        reaches_in = header.base_offset < reached and next_offset > self._wanted_from
+        if header.base_offset > reached or reaches_in:
             intake = self.intake
             items, epochs = intake.items, intake.leader_epochs
             last = items[-1] if items else None
