@@ -60,6 +60,10 @@ class ConnectionFailedError(TwinsiteError):
     hint = "check the address, the broker and the network"
 
 
+class NotInMetadataError(ConnectionFailedError):
+    """A topic is not in the metadata just now: this says nothing of the brokers."""
+
+
 class OtherClusterError(ConnectionFailedError):
     """An address, or a relay, leads to another cluster than before; others may lead to the right one."""
 

@@ -138,7 +138,7 @@ async def _log_end(target: Cluster, copy: TopicPartition) -> int:
 async def _check_last(target: Cluster, record: PartitionRecord, producer_id: int, log_end: int) -> None:
     """Check that the last batch before a log end is the mirror's; what is known to be no copy is left out.
 
-    Where no batch is left, or no in-sync replica has it intact, nothing is concluded.
+    Where no batch is left, or no in-sync replica that can be asked has it intact, nothing is concluded.
 
     Raises:
         StateConflictError: It is not.

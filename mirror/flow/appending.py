@@ -245,11 +245,12 @@ class AppendLane:
     @staticmethod
     def _look_again(request: Request, now: float) -> list[PartitionCopy]:
         """The answer took so long that we may have been frozen, and the broker may have forgotten us: nothing
-        that is queued may be sent before a look.
+        that is queued may be sent before a look. What sends nothing keeps the time of its own look.
         """
         partitions = [partition for partition, _ in request]
         for partition in partitions:
-            partition.doubt(now)
+            if partition.may_send:
+                partition.doubt(now)
         return partitions
 
     def _observe_latency(self, partition: PartitionCopy, now: float) -> None:
@@ -265,29 +266,32 @@ class AppendLane:
             partition.refused(append_refusal(-1), why, now)
 
     def _settle(self, partition: PartitionCopy, sent: Sent, outcome: Outcome | None, now: float) -> None:
+        """Take the answer to a batch.
+
+        If a time comes with the place where the batch was expected, the broker calls the batch a repeat, or
+        gave its records the time of the append. A repeat has the time of the batch that is there: since the
+        look as many records of ours were appended there. The next look finds which: if the source was
+        compacted in between, they need not be these.
+        """
         if outcome is None:
             self._unanswered(partition, sent, "the answer omits the partition", now)
             return
         error_code, base_offset, _, _, time_ms = outcome
         if error_code == 0 and base_offset != sent.target_offset:
             self._misplaced(partition, sent, base_offset, now)
-        elif error_code == 0 and time_ms < 0:
+            return
+        if error_code == 0 and time_ms < 0:
             partition.answered(sent, appended=True, now=now)
-        elif partition.answered(sent, appended=False, now=now):
-            self._not_taken(partition, sent, outcome, now)
-
-    def _not_taken(self, partition: PartitionCopy, sent: Sent, outcome: Outcome, now: float) -> None:
-        """The broker refused the batch, calls it a repeat, or gave its records the time of the append.
-
-        A repeat has the time of the batch that is there: since the look as many records of ours were appended
-        there. The next look finds which: if the source was compacted in between, they need not be these.
-        """
-        if outcome.error_code == 0 and outcome.time_ms == sent.batch.max_timestamp_ms:
+            return
+        current = partition.answered(sent, appended=False, now=now)
+        if error_code == 0 and time_ms != sent.batch.max_timestamp_ms:
+            partition.answered_with_other_time(now, current=current)
+        elif error_code == 0 and current:
             partition.doubt(now)
-            return
-        if outcome.error_code == 0:
-            partition.answered_with_other_time(sent.batch.next_offset, now)
-            return
+        elif current:
+            self._refused(partition, outcome, now)
+
+    def _refused(self, partition: PartitionCopy, outcome: Outcome, now: float) -> None:
         if outcome.error_code == CORRUPT_MESSAGE:
             self._flow.instruments.count_crc_failure("target")
         if outcome.error_code in STALE_METADATA_CODES:

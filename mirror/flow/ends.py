@@ -8,7 +8,8 @@ count, time and CRC of the records. Where these are not the same, the last recor
 compared with the source's.
 
 What the source no longer has, by compaction or retention, cannot be compared and passes. Nor can a batch
-that no in-sync replica has intact, at either side (:mod:`mirror.flow.replicas`).
+that no in-sync replica has intact, or of those that can be asked, at either side
+(:mod:`mirror.flow.replicas`).
 
 Sources: KIP-98 (idempotence and its limits), docs/design.md.
 """
@@ -24,19 +25,19 @@ from typing import TypeVar
 from crc32c import crc32c
 
 from mirror.broker_codes import OFFSET_OUT_OF_RANGE
-from mirror.errors import TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.encode import DECODED_BYTES_MAX, decode
 from mirror.flow.facts import Known, Tail, TargetLook
+from mirror.flow.following import SideError, side
 from mirror.flow.intake import take
 from mirror.flow.misplaced import Asked
 from mirror.flow.position import Stop, replaced
 from mirror.flow.records import Record
-from mirror.flow.replicas import Round, intact
+from mirror.flow.replicas import Question, Round, intact
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Fetched, Want
-from mirror.kafka.offsets import Answers, by_leader
-from mirror.kafka.peek import AT_ONCE, peek_at
+from mirror.kafka.offsets import by_leader
+from mirror.kafka.peek import AT_ONCE, peek_all_at
 from mirror.kafka.record_batch import (
     CONTROL,
     HEADER_BYTES,
@@ -54,6 +55,7 @@ ANY_SIZE = 1 << 31
 
 _Holding = tuple[BatchHeader, memoryview]
 """The batch that may hold a given record."""
+Compared = dict[TopicPartition, Stop | SideError | None]
 T = TypeVar("T")
 
 
@@ -96,19 +98,20 @@ def tail_of(header: BatchHeader, view: memoryview) -> Tail:
     )
 
 
-async def compare_ends(flow: Flow, ends: Mapping[TopicPartition, End]) -> Answers[Stop | None]:
+async def compare_ends(flow: Flow, ends: Mapping[TopicPartition, End]) -> Compared:
     """Compare the ends of partitions, given by their names at the source, with the source.
 
     Returns:
-        Why a partition must not go on, or the error that prevented the comparison. None where the record is
-        the same, or one side no longer has it, or a batch cannot be read.
+        Why a partition must not go on, or the error that prevented the comparison, with the side it came
+        from. None where the record is the same, or one side no longer has it, or a batch cannot be read.
     """
-    out: Answers[Stop | None] = {}
+    out: Compared = {}
 
     async def ask(node: int, tps: list[TopicPartition]) -> None:
         try:
-            out.update(await _compare_at(flow, node, {tp: ends[tp] for tp in tps}))
-        except TwinsiteError as error:
+            with side(flow.source):
+                out.update(await _compare_at(flow, node, {tp: ends[tp] for tp in tps}))
+        except SideError as error:
             out.update({tp: error for tp in tps if tp not in out})
 
     async with asyncio.TaskGroup() as group:
@@ -117,17 +120,19 @@ async def compare_ends(flow: Flow, ends: Mapping[TopicPartition, End]) -> Answer
     return out
 
 
-async def _compare_at(flow: Flow, node: int, ends: Mapping[TopicPartition, End]) -> Answers[Stop | None]:
+async def _compare_at(flow: Flow, node: int, ends: Mapping[TopicPartition, End]) -> Compared:
     """One broker's partitions, in several rounds, as one answer need not hold a batch of each."""
     asking = Round(replace(AT_ONCE, isolation=flow.limits.fetch.isolation))
-    out: Answers[Stop | None] = {}
+    out: Compared = {}
     while left := {tp: end for tp, end in ends.items() if tp not in out}:
         wants = {tp: _want(flow.source, tp, end) for tp, end in left.items()}
-        found = await peek_at(flow.source, node, wants, asking.limits)
+        found = await peek_all_at(flow.source, node, wants, asking.limits)
         for tp, fetched in found.items():
+            question = Question(flow.source, node, tp, wants[tp])
             try:
-                out[tp] = await _compare(flow, tp, left[tp], wants[tp], fetched, asking)
-            except TwinsiteError as error:
+                with side(flow.source):
+                    out[tp] = await _compare(flow, left[tp], question, fetched, asking)
+            except SideError as error:
                 out[tp] = error
         if not found:
             out.update(dict.fromkeys(left))
@@ -157,14 +162,12 @@ class _Found:
     record: Record | None
 
 
-async def _compare(
-    flow: Flow, tp: TopicPartition, end: End, want: Want, fetched: Fetched, asking: Round
-) -> Stop | None:
+async def _compare(flow: Flow, end: End, question: Question, fetched: Fetched, asking: Round) -> Stop | None:
     if fetched.diverging is not None:
         return replaced(end.source_offset + 1, *fetched.diverging)
     if fetched.error_code == OFFSET_OUT_OF_RANGE:
         return None  # if reading on is affected, that reports it, with the offsets
-    ours = await intact(flow.source, tp, want, fetched, partial(_other, flow, end), asking)
+    ours = await intact(question, fetched, partial(_other, flow, end), asking)
     if ours is None:
         return None
     seen = await _difference(flow, end, ours, asking)
@@ -279,13 +282,14 @@ def _up_to(records: memoryview, offset: int) -> memoryview:
 
 async def _last_record(flow: Flow, end: End, asking: Round) -> _Found | None:
     """What the target has last."""
-    leader = flow.target.info.leader(end.target)
     want = Want(end.target_offset, -1, -1, PARTITION_BYTES_MAX)
-    fetched = (await peek_at(flow.target, leader, {end.target: want})).get(end.target)
-    if fetched is None:
-        return None
-    read = partial(_at, flow, end.target_offset)
-    return await intact(flow.target, end.target, want, fetched, read, replace(asking, limits=AT_ONCE))
+    asking = replace(asking, limits=AT_ONCE)
+    with side(flow.target):
+        question = Question(flow.target, flow.target.info.leader(end.target), end.target, want)
+        fetched = await asking.ask(question)
+        if fetched is None:
+            return None
+        return await intact(question, fetched, partial(_at, flow, end.target_offset), asking)
 
 
 def _record(holding: _Holding, offset: int) -> Record | None:

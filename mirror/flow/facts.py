@@ -57,8 +57,8 @@ class TargetLook:
         producer_epoch: Of our producer id; None likewise.
         coordinator_epoch: Of the flow's last control marker; -1 when the broker remembers none.
         last_producer_id: Who wrote the last batch of the log; None when there is no batch to look at, or no
-            in-sync replica has it intact. Where something was inserted at the end of the log, the batch
-            before it counts as the last.
+            in-sync replica that can be asked has it intact. Where something was inserted at the end of the
+            log, the batch before it counts as the last.
         tail: That batch, to be compared with the source's; None likewise.
         unreplicated: How many offsets at the end are not on all in-sync replicas yet: they may vanish again.
         topic_id: Of the topic looked at; None where the metadata does not have the topic just now.

@@ -334,7 +334,8 @@ class Replaced(NamedTuple):
 
 async def _elsewhere(flow: Flow, partition: PartitionCopy, bad: BatchError) -> Intake | Replaced | None:
     """What the first replica with a good copy has from there on; None where no replica has one."""
-    for node in others_in_sync(flow.source, partition.tp):
+    leader = flow.source.info.leader(partition.tp)
+    for node in others_in_sync(flow.source, partition.tp, leader):
         about = {"cluster": flow.source.name, "partition": str(partition.tp), "node": node}
         try:
             found = await _read_once(flow, partition, node)

@@ -7,7 +7,8 @@ to nothing. The source is asked only for its ends: its records cross the link on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from checkpoint.errors import UntranslatableError
@@ -32,6 +33,17 @@ class SideError(TwinsiteError):
         super().__init__(str(cause))
         self.cluster = cluster
         self.cause = cause
+
+
+@contextmanager
+def side(cluster: Cluster) -> Iterator[None]:
+    """What is raised in the block, and does not name its side, is this side's: it becomes a SideError."""
+    try:
+        yield
+    except SideError:
+        raise
+    except TwinsiteError as error:
+        raise SideError(cluster, error) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,8 +239,9 @@ def _take_plain(intake: Intake, records: memoryview, batch_bytes_max: int) -> in
 
 
 _Sure = tuple[int, Batch | Gap | None, int, int, int]
-"""An intake as it was before a batch that left a gap, kept until the next batch confirms that one: the number
-of items, the last of them, ``next_offset``, the number of epochs, ``reencoded``.
+"""An intake as it was before a batch that does not begin where it was expected, kept until the next batch
+confirms that one: the number of items, the last of them, ``next_offset``, the number of epochs,
+``reencoded``.
 """
 
 
@@ -262,7 +263,8 @@ class _Taking:
         self._sure: _Sure | None = None
 
     def taken_back(self, error: MisplacedBatchError) -> MisplacedBatchError:
-        """Undo the previous batch if it left a gap: either of the two may be in the wrong place.
+        """Undo the previous batch if it left a gap, or reached in from before what was asked for: either of
+        the two may be in the wrong place.
 
         Returns:
             The same error, at the offset from which nothing is certain.
@@ -273,7 +275,7 @@ class _Taking:
             del intake.items[items:], intake.leader_epochs[epochs:]
             if last is not None:
                 intake.items[-1] = last
-            words = f"it follows a gap, and the next batch does not follow it: {error.words}"
+            words = f"it does not begin there, and the next batch does not follow it: {error.words}"
             return MisplacedBatchError(intake.next_offset, words)
         return MisplacedBatchError(intake.next_offset, error.words)
 
@@ -282,7 +284,8 @@ class _Taking:
         reached = self.reached
         check_place(header, next_offset, reached, inside=self._inside, end=self._end)
         self._sure = None
-        if header.base_offset > reached:
+        reaches_in = header.base_offset < reached and next_offset > self._wanted_from
+        if header.base_offset > reached or reaches_in:
             intake = self.intake
             items, epochs = intake.items, intake.leader_epochs
             last = items[-1] if items else None

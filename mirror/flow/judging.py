@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from checkpoint.insertions import Insertions
-from mirror.errors import TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of
 from mirror.flow.facts import SourceLook, TargetLook
+from mirror.flow.following import SideError
 from mirror.flow.looking import Seen, look_at_source, look_at_target
 from mirror.flow.needs import Memory
 from mirror.flow.partition import PartitionCopy
@@ -98,7 +98,7 @@ class Judge:
 
     async def compare_ends(
         self, decisions: Mapping[PartitionCopy, Decision], seen: Seen
-    ) -> dict[PartitionCopy, Stop | TwinsiteError | None]:
+    ) -> dict[PartitionCopy, Stop | SideError | None]:
         """For partitions that are to go on: why the last record copied is not in its place; None if it is."""
         ends: dict[TopicPartition, End] = {}
         for partition, decision in decisions.items():

@@ -17,13 +17,13 @@ from typing import TypeVar
 
 from checkpoint.insertions import Insertions
 from mirror.broker_codes import OFFSET_OUT_OF_RANGE
-from mirror.errors import ConnectionFailedError, CorruptBatchError, TwinsiteError
+from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.ends import tail_of
 from mirror.flow.facts import SourceLook, Tail, TargetLook
 from mirror.flow.intake import check_crc
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.replicas import Round, intact
+from mirror.flow.replicas import Question, Round, intact
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Fetched, Want
 from mirror.kafka.offsets import (
@@ -36,7 +36,7 @@ from mirror.kafka.offsets import (
     describe_producer,
     list_offsets,
 )
-from mirror.kafka.peek import peek_at
+from mirror.kafka.peek import peek_all_at
 from mirror.kafka.record_batch import walk
 from mirror.model import TopicPartition
 
@@ -156,8 +156,9 @@ def _target_look(
 
 
 async def last_batches(target: Cluster, ends: Mapping[TopicPartition, int]) -> Answers[Tail | None]:
-    """The last batch before each log end; None where no batch is left, or no replica has it intact. An end of
-    0 is left out.
+    """The last batch before each log end, but for ends of 0.
+
+    None where no batch is left, or no in-sync replica that can be asked has it intact.
     """
     out: Answers[Tail | None] = {}
 
@@ -179,10 +180,10 @@ async def _tails(target: Cluster, node: int, ends: Mapping[TopicPartition, int])
     asking = Round()
     while left := {tp: end for tp, end in ends.items() if tp not in out}:
         wants = {tp: Want(end - 1, -1, -1, TAIL_BYTES_MAX) for tp, end in left.items()}
-        came = await peek_at(target, node, wants)
+        came = await peek_all_at(target, node, wants)
         for tp, fetched in came.items():
             try:
-                out[tp] = await _tail(target, tp, wants[tp], fetched, asking)
+                out[tp] = await _tail(Question(target, node, tp, wants[tp]), fetched, asking)
             except TwinsiteError as error:
                 out[tp] = error
         if not came:
@@ -190,12 +191,10 @@ async def _tails(target: Cluster, node: int, ends: Mapping[TopicPartition, int])
     return out
 
 
-async def _tail(
-    target: Cluster, tp: TopicPartition, want: Want, fetched: Fetched, asking: Round
-) -> Tail | None:
+async def _tail(question: Question, fetched: Fetched, asking: Round) -> Tail | None:
     if fetched.error_code == OFFSET_OUT_OF_RANGE:
         return None
-    return await intact(target, tp, want, fetched, partial(_tail_at, want.offset), asking)
+    return await intact(question, fetched, partial(_tail_at, question.want.offset), asking)
 
 
 async def _tail_at(offset: int, fetched: Fetched) -> Tail | None:
@@ -204,14 +203,10 @@ async def _tail_at(offset: int, fetched: Fetched) -> Tail | None:
     Messages of old formats are intact if their own CRC is right: they may be older than the copy.
 
     Raises:
-        BatchError: That batch is damaged, or another cannot stand where it says.
+        BatchError: That batch is damaged.
     """
-    first = -1
     for header, view in walk(fetched.records):
         if header.magic < 0 or header.base_offset <= offset < header.next_offset:
             check_crc(header, view)
             return tail_of(header, view)
-        first = header.base_offset if first < 0 else first
-    if 0 <= first <= offset:
-        raise CorruptBatchError(offset, f"the batch that is read there claims to begin at offset {first}")
     return None

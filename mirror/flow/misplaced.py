@@ -15,8 +15,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from mirror.errors import EarlyBatchError, MisplacedBatchError
-from mirror.kafka.record_batch import MAGIC_V2, BatchHeader
+from mirror.errors import CorruptBatchError, EarlyBatchError, MisplacedBatchError
+from mirror.kafka.record_batch import MAGIC_V2, BatchHeader, walk
 
 _BASE_OFFSET = struct.Struct(">q")
 
@@ -70,3 +70,29 @@ def check_torn(rest: memoryview, reached: int) -> None:
         base_offset = _BASE_OFFSET.unpack_from(rest)[0]
         if base_offset < reached:
             raise MisplacedBatchError(reached, f"it claims to begin at offset {base_offset}")
+
+
+def check_answer(records: memoryview, asked: Asked) -> None:
+    """Check whether a broker may have given, for an offset, the batch that holds it.
+
+    Where compaction has removed that batch, a broker gives the next one. It also does so, or gives nothing at
+    the end of the log, if the batch is there and its header gives a lower offset. The cleaner leaves the last
+    segment alone, so at the end of a log something should always come. Elsewhere the two cannot be told apart
+    here.
+
+    Raises:
+        MisplacedBatchError: The first batch cannot be there, or the next one cannot follow it.
+        EarlyBatchError: The first batch goes beyond the end of the log.
+        CorruptBatchError: There is nothing, though the log does not end before that offset.
+    """
+    first = next(walk(records), None)
+    if first is None:
+        if asked.offset < asked.end:
+            raise CorruptBatchError(asked.offset, f"nothing is read there, but the log ends at {asked.end}")
+        return
+    header, view = first
+    if header.magic < 0:
+        return
+    check_place(header, header.next_offset, asked.offset, inside=True, end=asked.end)
+    if header.base_offset > asked.offset:
+        check_torn(records[len(view) :], header.next_offset)

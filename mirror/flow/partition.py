@@ -40,7 +40,7 @@ class PartitionCopy(Passage):
     __slots__ = (
         "_marks",
         "_retrying",
-        "_stamped_to",
+        "_stamped",
         "copied_elsewhere",
         "detail",
         "doubtful_at",
@@ -84,7 +84,7 @@ class PartitionCopy(Passage):
         self.rank = 0
 
         self._retrying = False
-        self._stamped_to: int | None = None
+        self._stamped = False
         self.rereading = False
         self.read_to: int | None = None
         self.doubtful_at: int | None = None
@@ -107,6 +107,11 @@ class PartitionCopy(Passage):
         copied = self.state is State.ACTIVE or self.state is State.LAGGING or self._retrying
         return copied and self.look_due_at is None and not self.rereading
 
+    @property
+    def may_send(self) -> bool:
+        """As :attr:`copying`, also while replicas are reread: what is queued by then is sent."""
+        return self.look_due_at is None and (self._retrying or self.state in {State.ACTIVE, State.LAGGING})
+
     def proceed(
         self,
         decision: Proceed,
@@ -119,6 +124,9 @@ class PartitionCopy(Passage):
 
         If the copy now ends before where it was, it has lost records: when it was complete no longer counts.
         The last stable offset is forgotten if all up to it is copied and the log is known to go on.
+
+        After an answer with another time than the records have there is a pause, then another try. If that
+        is refused for another reason, that reason is shown.
 
         Args:
             epoch: The leader epoch of the last record copied.
@@ -135,13 +143,11 @@ class PartitionCopy(Passage):
         missing = decision.next_offset < (self.source_high_watermark or 0)
         if missing and (self.source_last_stable_offset or 0) <= decision.next_offset:
             self.source_last_stable_offset = None
-        if self._stamped_to is not None and decision.next_offset < self._stamped_to:
-            self._stamped_to = None  # other records are there: it was a repeat of those
-        stamped = self._stamped_to is not None
-        if stamped and self.reason is not Reason.APPEND_TIMES:
+        blocked = self.state is State.BLOCKED
+        if self._stamped and not (blocked and (missing or self.reason is Reason.APPEND_TIMES)):
             self._stop_stamped(now)
             return
-        self._retrying = self.state is State.BLOCKED and (missing or stamped)
+        self._retrying = blocked and (missing or self._stamped)
         if self.state is not State.LAGGING and not self._retrying:
             self.state, self.reason, self.detail = State.ACTIVE, None, ""
 
@@ -165,19 +171,27 @@ class PartitionCopy(Passage):
         Where record times were replaced, only an append shows that they no longer are.
         """
         if appended:
-            self._stamped_to = None
-        if self._retrying and self._stamped_to is None:
+            self._stamped = False
+        if self._retrying and not self._stamped:
             self._retrying = False
             self.state, self.reason, self.detail = State.ACTIVE, None, ""
 
-    def answered_with_other_time(self, next_offset: int, now: float) -> None:
-        """A batch that ends there was appended, by an answer with another time than that of its records.
+    def answered_with_other_time(self, now: float, *, current: bool) -> None:
+        """A batch was appended, by an answer with another time than that of its records.
 
-        Either the target replaces record times, or it takes the batch for a repeat of other records. The next
-        look tells which: in the second case the copy ends before ``next_offset``.
+        Either the target replaces record times, or it takes the batch for a repeat of as many other records,
+        because the source was compacted since those were sent. The answer does not tell which, nor does the
+        position that a look finds. But in the second case the last record at the target is not the source's
+        at that position, and a look compares them (:mod:`mirror.flow.ends`).
+
+        Args:
+            current: False if the batch is of an older generation: what was decided since then stands, and the
+                look that is due takes note of the answer.
         """
-        self._stamped_to = next_offset
-        if self.reason is Reason.APPEND_TIMES:
+        self._stamped = True
+        if not current:
+            return
+        if self.state is State.BLOCKED:
             self._stop_stamped(now)
         else:
             self.doubt(now)
@@ -198,7 +212,7 @@ class PartitionCopy(Passage):
         self.acknowledged_target_offset = None
         self.lost = None
         self.read_to = None
-        self._stamped_to = None
+        self._stamped = False
         self._unsettled.clear()
         self.attempts = 0
         self.look_due_at = now
@@ -215,7 +229,6 @@ class PartitionCopy(Passage):
         ends the wait, and while nothing is to be copied there is no wait.
         """
         self.copied_elsewhere = True
-        self._stamped_to = None
         if self.state in HOPELESS:
             return
         waited = self.waited_for_owner or (now, now)

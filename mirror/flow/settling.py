@@ -116,7 +116,7 @@ class Settler:
         """Find out how far the owner is."""
         for partition, seen in (await look_at_ends(self._flow, look.generations)).items():
             if isinstance(seen, SideError):
-                self._failed(partition, seen.cause, look, at_source=seen.cluster is self._flow.source)
+                self._side_failed(partition, seen, look)
                 continue
             if look.counts_for(partition):
                 partition.heard(-1, seen.high_watermark, seen.readable_end, at=look.began_at)
@@ -172,8 +172,8 @@ class Settler:
             else:
                 decisions[partition] = self._judge.decide(partition, source, target)
         for partition, stop in (await self._judge.compare_ends(decisions, seen)).items():
-            if isinstance(stop, TwinsiteError):
-                self._failed(partition, stop, look, at_source=True)
+            if isinstance(stop, SideError):
+                self._side_failed(partition, stop, look)
                 del decisions[partition]
             elif stop is not None:
                 decisions[partition] = stop
@@ -182,6 +182,9 @@ class Settler:
     def _done(self, partition: PartitionCopy) -> None:
         self.busy.discard(partition)
         self._flow.hooks.changed(partition)
+
+    def _side_failed(self, partition: PartitionCopy, error: SideError, look: Look) -> None:
+        self._failed(partition, error.cause, look, at_source=error.cluster is self._flow.source)
 
     def _failed(self, partition: PartitionCopy, error: TwinsiteError, look: Look, *, at_source: bool) -> None:
         if look.counts_for(partition):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mirror.errors import ConnectionFailedError
+from mirror.errors import ConnectionFailedError, NotInMetadataError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.connection import Connection
 from mirror.kafka.failures import AUTHORIZATION_CODES, broker_error
@@ -45,6 +45,11 @@ async def peek(
         BrokerError: It refuses the whole request; a refusal of one partition is in that partition's entry.
         UnsupportedVersionError: It does not speak the version of Fetch that is used.
     """
+    return [fetched for fetched in await _ask(connection, wants, limits) if _says_something(fetched)]
+
+
+async def _ask(connection: Connection, wants: Mapping[Key, Want], limits: FetchLimits) -> Sequence[Fetched]:
+    """All partitions of one answer; errors as for :func:`peek`."""
     connection.version(FETCH, FETCH_VERSION, "Fetch", lowest=FETCH_VERSION)
     request = encode_request(limits, session=OUTSIDE_SESSIONS, changed=wants, forgotten=())
     answer = decode_answer(await connection.send(FETCH, FETCH_VERSION, [request]))
@@ -52,7 +57,7 @@ async def peek(
         raise broker_error(answer.error_code, f"{connection.address}: Fetch")
     if answer.says_nothing:
         raise ConnectionFailedError(f"{connection.address}: throttled by a quota for {answer.throttle_ms} ms")
-    return [fetched for fetched in answer.partitions if _says_something(fetched)]
+    return answer.partitions
 
 
 def _says_something(fetched: Fetched) -> bool:
@@ -67,12 +72,29 @@ async def peek_at(
     """As :func:`peek`, for partitions of topics in the cluster's snapshot, from the broker ``node``.
 
     Raises:
-        ConnectionFailedError: As for :func:`peek`, or a topic is not in the snapshot now.
-        BrokerError, UnsupportedVersionError: As for :func:`peek`.
+        NotInMetadataError: A topic is not in the snapshot now.
+        ConnectionFailedError, BrokerError, UnsupportedVersionError: As for :func:`peek`.
     """
+    came = await _ask_at(cluster, node, wants, limits)
+    return {tp: fetched for tp, fetched in came.items() if _says_something(fetched)}
+
+
+async def peek_all_at(
+    cluster: Cluster, node: int, wants: Mapping[TopicPartition, Want], limits: FetchLimits = AT_ONCE
+) -> dict[TopicPartition, Fetched]:
+    """As :func:`peek_at`; but where no partition has anything at its offset, each with what else the broker
+    says of it: where its log ends, above all.
+    """
+    came = await _ask_at(cluster, node, wants, limits)
+    return {tp: fetched for tp, fetched in came.items() if _says_something(fetched)} or came
+
+
+async def _ask_at(
+    cluster: Cluster, node: int, wants: Mapping[TopicPartition, Want], limits: FetchLimits
+) -> dict[TopicPartition, Fetched]:
     names = {_key(cluster, tp): tp for tp in wants}
     connection = await cluster.connection(node)
-    found = await peek(connection, {key: wants[tp] for key, tp in names.items()}, limits)
+    found = await _ask(connection, {key: wants[tp] for key, tp in names.items()}, limits)
     return {names[fetched.key]: fetched for fetched in found}
 
 
@@ -98,5 +120,5 @@ async def closed_topics(cluster: Cluster, ends: Mapping[TopicPartition, int]) ->
 def _key(cluster: Cluster, tp: TopicPartition) -> Key:
     topic = cluster.info.topics.get(tp.topic)
     if topic is None:
-        raise ConnectionFailedError(f"{cluster.name}: topic {tp.topic} is currently not in the metadata")
+        raise NotInMetadataError(f"{cluster.name}: topic {tp.topic} is currently not in the metadata")
     return Key(topic.topic_id.bytes, tp.partition)

@@ -13,6 +13,7 @@ from mirror.errors import StateConflictError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of
 from mirror.flow.facts import Known, SourceLook, TargetLook
+from mirror.flow.following import SideError
 from mirror.flow.looking import BusyError, look_at_source, look_at_target
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
@@ -119,7 +120,10 @@ class Part:
                     end = end_of(known, target, at_target, epoch)
                     ends |= {name: end} if end else {}
         compared = await compare_ends(self.flow, ends)
-        return found | {name: stop for name, stop in compared.items() if stop is not None}
+        for name, stop in compared.items():
+            if stop is not None:
+                found[name] = stop.cause if isinstance(stop, SideError) else stop
+        return found
 
     def _decide(self, known: Known, source: SourceLook, target: TargetLook) -> Decision:
         if None not in {known.target_topic_id, target.topic_id} and known.target_topic_id != target.topic_id:

@@ -40,7 +40,13 @@ from mirror.sync.target_requests import (
     make_topics,
     wait_until_led,
 )
-from mirror.sync.topic_configs import ALL, MESSAGE_BYTES_MAX, REPLICATION_FACTOR, TIMESTAMP_TYPE
+from mirror.sync.topic_configs import (
+    ALL,
+    APPEND_TIME,
+    MESSAGE_BYTES_MAX,
+    REPLICATION_FACTOR,
+    TIMESTAMP_TYPE,
+)
 from mirror.sync.topics import (
     AddPartitions,
     AlterConfigs,
@@ -91,6 +97,8 @@ class TargetTopics:
         self._memory = memory
         self._ownership = Ownership(flow, memory, partitions, policy, right)
         self._there: dict[str, TopicFacts] = {}
+        self._stamping: frozenset[str] = frozenset()
+        """Target topics that replaced record times when their settings were last read."""
         self._times_kept: set[str] = set()
         """Target topics that no longer replace record times since the last pass changed their settings."""
         self._left_alone: dict[str, AlterConfigs] = {}
@@ -116,6 +124,7 @@ class TargetTopics:
         source = await self._source.describe(chosen)
         not_ready = await self._source.unready(chosen, source)
         self._there = await describe(self._flow.target, [t for n, t in there.topics.items() if n in names])
+        self._stamping = frozenset(filter(self._replaces_times, self._there))
         self._ownership.begin_pass(
             {self._policy.to_target(name): topic.topic_id for name, topic in chosen.items()},
             {name: topic.partitions for name, topic in self._there.items()},
@@ -139,6 +148,13 @@ class TargetTopics:
         look_at(self._flow, (c for c in copies if c.target.topic in made or self._was_elsewhere(c, there)))
         await self._note_batch_limits(chosen)
         return conflicts
+
+    def _replaces_times(self, name: str) -> bool:
+        """Whether a target topic replaces record times, or did so when its settings were last read."""
+        topic = self._there[name]
+        if topic.unread:
+            return name in self._stamping and name not in self._times_kept
+        return topic.configs.values.get(TIMESTAMP_TYPE) == APPEND_TIME
 
     def keeps_times(self, name: str) -> bool:
         """Whether the target topic keeps record times, as of the last pass; False if that may not be read."""
@@ -257,6 +273,7 @@ class TargetTopics:
             owned=frozenset(filter(owners.owned, self._there)),
             settled=frozenset(filter(owners.settled, self._there)),
             in_turn=owners.in_turn,
+            stamping=self._stamping,
             hidden=frozenset(n for n, error in there.errors.items() if isinstance(error, NotAuthorizedError)),
         )
 
@@ -299,7 +316,7 @@ class TargetTopics:
                 warn_repeated(log, self._repeats, key, "settings_late", topic=change.name, error=str(error))
             if late is not None:
                 self._left_alone.setdefault(change.name, change)
-            replaced = self._there[change.name].configs.values.get(TIMESTAMP_TYPE) == "LogAppendTime"
+            replaced = change.name in self._stamping
             if refusal is not None and replaced:
                 source = self._policy.to_source(change.name) or change.name
                 refused.append(Conflict(source, change.name, Reason.APPEND_TIMES, str(refusal)))

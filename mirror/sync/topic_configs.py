@@ -26,6 +26,7 @@ from monitoring.outlook import NO_LIMIT, Retention
 
 LONG_MAX = str(2**63 - 1)
 TIMESTAMP_TYPE = "message.timestamp.type"
+APPEND_TIME = "LogAppendTime"
 COMPRESSION_TYPE = "compression.type"
 MESSAGE_BYTES_MAX = "max.message.bytes"
 SEGMENT_BYTES = "segment.bytes"

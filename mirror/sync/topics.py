@@ -20,6 +20,7 @@ from mirror.model import Reason
 from mirror.sync.names import NamePolicy
 from mirror.sync.topic_configs import (
     ALL,
+    APPEND_TIME,
     DECIDED_HERE,
     KEEP_ALL,
     REPLICATION_FACTOR,
@@ -131,6 +132,7 @@ class Target:
         settled: Those of the owned for which that is confirmed: their partitions were looked at.
         in_turn: Whether this mirror may change topics; a standby only creates missing ones.
         hidden: Topics that may not be described: whether they exist is not known.
+        stamping: Topics that replaced record times when their settings were last read.
     """
 
     topics: Mapping[str, TopicFacts]
@@ -143,6 +145,7 @@ class Target:
     settled: frozenset[str] = frozenset()
     in_turn: bool = True
     hidden: frozenset[str] = frozenset()
+    stamping: frozenset[str] = frozenset()
 
 
 def plan_topics(
@@ -288,7 +291,8 @@ def _plan_existing(
     changed = at_once if owned and target.in_turn else {}
     changes = _altered(existing.name, changed)
     left_alone = _altered(existing.name, {} if changed == found else found)
-    overwriting = None if settings.sync_configs and owned else _overwritten_times(topic, existing)
+    taken_back = settings.sync_configs and owned and not existing.unread
+    overwriting = None if taken_back else _overwritten_times(topic, existing, target)
     if overwriting is not None:
         return TopicPlan(conflicts=(overwriting,), left_alone=left_alone)
     more = AddPartitions(existing.name, topic.partitions)
@@ -363,9 +367,12 @@ def _too_few_partitions(topic: TopicFacts, existing: TopicFacts, settings: Topic
     )
 
 
-def _overwritten_times(topic: TopicFacts, existing: TopicFacts) -> Conflict | None:
-    """The conflict with a topic that has append times: it would replace the time of every record."""
-    if existing.configs.values.get(TIMESTAMP_TYPE) != "LogAppendTime":
+def _overwritten_times(topic: TopicFacts, existing: TopicFacts, target: Target) -> Conflict | None:
+    """The conflict with a topic that has append times: it would replace the time of every record. Settings
+    that cannot be read for now count as they were.
+    """
+    stamping = existing.configs.values.get(TIMESTAMP_TYPE) == APPEND_TIME
+    if not stamping and not (existing.unread and existing.name in target.stamping):
         return None
     return Conflict(
         topic.name,

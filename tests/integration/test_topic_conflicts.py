@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -118,9 +119,10 @@ async def test_a_topic_that_begins_to_replace_times_is_said_at_once_and_copied_o
     async with running(wanted) as until:
         await until(lambda seen: seen[0].next_offset == 20)
         await target.alter_topic(name, STAMPED)
-        for number in range(10):
-            load(source.bootstrap, name, json_rows(20, 50, seed=number))
+        await asyncio.to_thread(load, source.bootstrap, name, json_rows(20, 50, seed=0))
         await until(lambda seen: states(seen) == [(State.BLOCKED, Reason.APPEND_TIMES)])
+        for number in range(1, 10):
+            await asyncio.to_thread(load, source.bootstrap, name, json_rows(20, 50, seed=number))
         if whose == "the operator's":
             await target.alter_topic(name, {"message.timestamp.type": "CreateTime"})
         await until(lambda seen: seen[0].next_offset == 220 and states(seen) == [(State.ACTIVE, None)])

@@ -24,7 +24,7 @@ from checkpoint import batches, content, flow_state, map_chunk
 from checkpoint.flow_state import FlowState
 from checkpoint.topic_store import TopicStore
 from mirror.errors import BatchError, ConnectionFailedError, TwinsiteError
-from mirror.flow import ends, following, looking, marking, receiving
+from mirror.flow import ends, following, looking, marking, receiving, replicas
 from mirror.flow.context import Flow
 from mirror.flow.engine import wants_look
 from mirror.flow.keeping import Keeper
@@ -463,7 +463,7 @@ async def describe_producer(
     return dict.fromkeys(tps, process.logs.target.producer())
 
 
-async def peek_at(
+async def peek_all_at(
     side: Side, _node: int, wants: Mapping[TopicPartition, Want], *_: object
 ) -> dict[TopicPartition, Fetched]:
     await side.process.question()
@@ -511,8 +511,9 @@ def in_place_of_brokers() -> ExitStack:
         (following, "list_offsets", list_offsets),
         (marking, "list_offsets", list_offsets),
         (looking, "describe_producer", describe_producer),
-        (looking, "peek_at", peek_at),
-        (ends, "peek_at", peek_at),
+        (looking, "peek_all_at", peek_all_at),
+        (ends, "peek_all_at", peek_all_at),
+        (replicas, "peek_all_at", peek_all_at),
         (marking, "write_markers", write_markers),
         (marking, "LANDING_SECONDS", 0.0),
         (ends, "in_thread", in_thread),

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import math
 import struct
-from typing import Any
+from typing import Any, cast
 
 from kafka.protocol.producer import ProduceRequest
 
 from mirror.errors import ConnectionFailedError
+from mirror.flow.appending import AppendLane
+from mirror.flow.passage import UNSTEADY_SECONDS
 from mirror.flow.position import Proceed
+from mirror.kafka.append import Outcome
 from mirror.kafka.record_batch import walk
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.unit.target_model import IDLE_LOOK_SECONDS, OURS, VERSION, Meters, Mirror, said, source_batch
@@ -313,10 +316,9 @@ async def test_nothing_more_is_sent_to_a_topic_that_replaces_record_times() -> N
     assert mirror.hooks.changes[-1] is mirror.copy
 
 
-async def test_a_repeat_of_other_records_is_not_taken_for_a_topic_that_replaces_their_times() -> None:
+async def test_after_an_answer_with_another_time_a_look_comes_first_and_at_once() -> None:
     """
-    The source was compacted since those were sent, so the newest time is another. A look at once shows that
-    the copy ends before this batch does.
+    It may be a repeat of other records, if the source was compacted since those were sent.
     """
     mirror = a_mirror(looked_at=now())
     mirror.lane.offer(mirror.copy)
@@ -325,14 +327,53 @@ async def test_a_repeat_of_other_records_is_not_taken_for_a_topic_that_replaces_
 
     on_answer(said(0, mirror.copy.in_flight[0].target_offset, stamped_ms=1_700_000_000_000))
     await turns()
-    state, due_at = mirror.copy.state, mirror.copy.look_due_at
-    mirror.copy.heard(0, 3, 3)
-    mirror.copy.proceed(Proceed(2, 3, 3, 0, 0), OffsetMode.MAPPED, -1, now())
 
-    assert state is State.ACTIVE
-    assert due_at is not None
-    assert due_at <= now()
-    assert (mirror.copy.state, mirror.copy.reason, mirror.copy.copying) == (State.ACTIVE, None, True)
+    assert mirror.copy.state is State.ACTIVE
+    assert mirror.copy.look_due_at is not None
+    assert mirror.copy.look_due_at <= now()
+
+
+async def test_an_answer_that_comes_too_late_to_move_anything_still_shows_that_times_are_replaced() -> None:
+    """
+    The answer to the batch before it was lost. A look finds both there, and nothing left to copy.
+    """
+    mirror = a_mirror(looked_at=now() - UNSTEADY_SECONDS)
+    mirror.lane.offer(mirror.copy)
+    await turns()
+    mirror.target.connections[-1].unheard.popleft()[1](said(0, 0))
+    mirror.copy.queue.push([source_batch(3, 2), source_batch(5, 2)], [], None)
+    mirror.lane.offer(mirror.copy)
+    await turns()
+    mirror.copy.heard(0, 7, 7)
+    first, second = list(mirror.copy.in_flight)
+
+    mirror.lane._settle(mirror.copy, first, None, now())
+    in_doubt = mirror.copy.look_due_at
+    mirror.lane._settle(mirror.copy, second, Outcome(0, 5, 0, None, 1_700_000_000_000), now())
+    unchanged = mirror.copy.look_due_at == in_doubt
+    mirror.copy.proceed(Proceed(7, 7, 7, 0, 0), OffsetMode.SAME, -1, now())
+
+    assert unchanged
+    assert (mirror.copy.state, mirror.copy.reason) == (State.BLOCKED, Reason.APPEND_TIMES)
+
+
+async def test_a_slow_answer_moves_no_look_at_what_sends_nothing() -> None:
+    """
+    Its topic has a conflict, so no look is due until the topics were looked at again; or a pause is not over.
+    """
+    held, paused = a_mirror(looked_at=now()).copy, a_mirror(looked_at=now()).copy
+    going, rereading = a_mirror(looked_at=now()).copy, a_mirror(looked_at=now()).copy
+    held.stop(State.BLOCKED, Reason.APPEND_TIMES, "it would change record timestamps", None)
+    paused.stop(State.BLOCKED, Reason.RECORD_TOO_LARGE, "too large", now() + 15)
+    rereading.rereading = True
+    before = paused.look_due_at
+    request = [(copy, cast(Any, None)) for copy in (held, paused, going, rereading)]
+
+    told = AppendLane._look_again(request, 5.0)
+
+    assert (held.look_due_at, paused.look_due_at) == (None, before)
+    assert (going.look_due_at, rereading.look_due_at) == (5.0, 5.0)
+    assert told == [held, paused, going, rereading]
 
 
 async def test_a_broker_is_not_silent_when_it_was_just_asked_nor_for_as_long_as_a_quota_holds_us_back() -> (

@@ -221,7 +221,8 @@ async def test_the_last_record_copied_is_compared_in_another_thread(monkeypatch:
         inflated.append((bytes(data), threading.current_thread()))
         return inflate(codec, data, bytes_max)
 
-    monkeypatch.setattr("mirror.flow.ends.peek_at", peek_at)
+    for module in ("ends", "replicas"):
+        monkeypatch.setattr(f"mirror.flow.{module}.peek_all_at", peek_at)
     monkeypatch.setattr("mirror.flow.encode.inflate", look)
     ((header, view),) = walk(copied)
     one = TopicPartition("orders", 0)
@@ -244,8 +245,8 @@ def begun() -> tuple[Receiver, Flow]:
     )  # fmt: skip
     info = SimpleNamespace(partition=lambda _: None, leader=lambda _: -1)
     flow = Flow(
-        name="f", source=cast(Any, SimpleNamespace(info=info)),
-        target=cast(Any, SimpleNamespace(info=info)), limits=limits,
+        name="f", source=cast(Any, SimpleNamespace(name="source", info=info)),
+        target=cast(Any, SimpleNamespace(name="target", info=info)), limits=limits,
         pool=BufferPool(idle_bytes_max=0), instruments=Meters(), hooks=Hooks(),
     )  # fmt: skip
     return Receiver(flow, lambda _: False), flow

@@ -17,13 +17,14 @@ from structlog.testing import capture_logs
 from checkpoint.errors import UntranslatableError
 from checkpoint.offset_map import OffsetMap
 from mirror.broker_codes import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE
-from mirror.errors import ConnectionFailedError, TwinsiteError
+from mirror.errors import ConnectionFailedError, NotInMetadataError, TwinsiteError
 from mirror.flow import ends, looking, replicas
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of, tail_of
-from mirror.flow.facts import Known, Tail, TargetLook
+from mirror.flow.facts import Known, SourceLook, Tail, TargetLook
+from mirror.flow.following import SideError
 from mirror.flow.looking import last_batches
-from mirror.flow.position import Stop
+from mirror.flow.position import Proceed, Stop, decide
 from mirror.kafka.fetch import Fetched, FetchLimits, Key, Want
 from mirror.kafka.record_batch import LOG_APPEND_TIME, MAGIC_AT, TRANSACTIONAL, seal, walk
 from mirror.model import OffsetMode, Reason, State, TopicPartition
@@ -134,6 +135,7 @@ class Clusters:
         log_end: Where the source's log ends.
         grown: Where it ends from the second answer of the leader on.
         frozen: Brokers that do not answer, by cluster and broker.
+        unknown: Partitions whose topic is not in the metadata when their followers are asked.
         others: What a follower holds, where it is not what the leader holds, by cluster and broker.
         asked: What each leader was asked for.
         followers: What followers were asked for, by cluster.
@@ -153,6 +155,7 @@ class Clusters:
         self.code, self.log_end = 0, 500
         self.grown: int | None = None
         self.frozen: set[tuple[str, int]] = set()
+        self.unknown: set[TopicPartition] = set()
         self.sent: list[tuple[str, int]] = []
         self.others: dict[tuple[str, int], memoryview | None] = {}
         self.asked: dict[str, Want] = {}
@@ -160,25 +163,35 @@ class Clusters:
         self._held = {"source": source, "target": target}
         self._aborted = list(aborted)
 
-    async def peek_at(
+    async def peek_all_at(
         self, cluster: Any, node: int, wants: Mapping[TopicPartition, Want], *_: object
     ) -> dict[TopicPartition, Fetched]:
         self.sent.append((cluster.name, node))
         if (cluster.name, node) in self.frozen:
             raise ConnectionFailedError(f"{cluster.name}: no answer from {node}")
+        if node != LEADER and not self.unknown.isdisjoint(wants):
+            raise NotInMetadataError(f"{cluster.name}: the topic is currently not in the metadata")
         want = next(iter(wants.values()))
         (self.asked if node == LEADER else self.followers)[cluster.name] = want
         held = self.others.get((cluster.name, node), self._held[cluster.name])
-        if held is None and self.diverging is None:
-            return {}
         aborted, diverging = (self._aborted, self.diverging) if cluster is self.source else ([], None)
-        records = memoryview(b"") if held is None or diverging else held
+        records = memoryview(b"") if held is None or diverging else read_from(held, want.offset)
         code = self.code if cluster is self.source and node == LEADER else 0
         end = self.log_end
         if self.grown is not None and node == LEADER and cluster is self.source:
             self.log_end = self.grown
         answer = Fetched(Key(b"t" * 16, 0), code, end, end, 0, diverging, aborted, records)
         return dict.fromkeys(wants, answer)
+
+
+def read_from(log: memoryview, offset: int) -> memoryview:
+    """What a broker gives: it passes over batches that end before the offset, going by their headers."""
+    at = 0
+    for header, view in walk(log):
+        if header.magic < 0 or header.next_offset > offset:
+            break
+        at += len(view)
+    return log[at:]
 
 
 Held = Callable[..., Awaitable[Stop | TwinsiteError | None]]
@@ -207,7 +220,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
         clusters.others.update(others or {})
         clusters.grown = grown
         for module in (ends, replicas):
-            monkeypatch.setattr(module, "peek_at", clusters.peek_at)
+            monkeypatch.setattr(module, "peek_all_at", clusters.peek_all_at)
         end = End(ORDERS_0, at if target_at is None else target_at, at, epoch, tail(target))
         answers = await compare_ends(cast(Flow, clusters), {ORDERS_0: end})
         want = Want(at, 4, epoch, ends.PARTITION_BYTES_MAX)
@@ -249,6 +262,36 @@ async def test_the_same_batch_at_an_offset_of_which_the_source_has_another_recor
     assert isinstance(seen, Stop)
     assert (seen.state, seen.reason) == (State.DIVERGED, Reason.OFFSETS_DIFFER)
     assert "target offset 39 holds a different record than the source at offset 17" in seen.detail
+
+
+async def test_a_repeat_of_other_records_shows_in_the_last_record_and_not_in_the_position(held: Held) -> None:
+    """
+    Records 100 to 104 were still under way when a look found the target empty. Since then the source was
+    compacted, a run was noted from 103 on, and 103 to 107 were sent: the broker calls them a repeat.
+    """
+    runs = OffsetMap([(100, 0), (103, 0)])
+    known = replace(SAME, mode=OffsetMode.MAPPED, to_source=runs.position, target_start_offset=0)
+    landed = v2(entries(0, 5, b"landed"), producer=(4711, 0, 0))
+    target = TargetLook(0, 5, 4, 0, -1, 4711, tail(landed))
+
+    decision = decide(
+        known,
+        SourceLook("id", 100, 108),
+        target,
+        producer_id=4711,
+        producer_epoch=0,
+        wanted="mapped",
+        acknowledged_target_offset=0,
+        continue_after_loss=False,
+    )
+    end = end_of(known, target, ORDERS_0, -1)
+    assert end is not None
+    seen = await held(landed, v2(entries(103, 5)), at=end.source_offset, target_at=end.target_offset)
+
+    assert isinstance(decision, Proceed)
+    assert decision.next_offset == 108
+    assert isinstance(seen, Stop)
+    assert (seen.state, seen.reason) == (State.DIVERGED, Reason.OFFSETS_DIFFER)
 
 
 @pytest.mark.parametrize(
@@ -343,13 +386,38 @@ async def test_who_cannot_be_asked_is_named_and_nothing_goes_on(
     async def refuse(*_: object) -> dict[TopicPartition, Fetched]:
         raise lost
 
-    monkeypatch.setattr(ends, "peek_at", refuse)
+    monkeypatch.setattr(ends, "peek_all_at", refuse)
 
     answers = await compare_ends(
         cast(Flow, clusters), {ORDERS_0: End(ORDERS_0, 19, 19, 1, tail(v2(RECORDS)))}
     )
 
-    assert answers == {ORDERS_0: lost}
+    assert told_by(answers[ORDERS_0]) == (clusters.source, lost)
+
+
+def told_by(error: object) -> tuple[object, TwinsiteError]:
+    assert isinstance(error, SideError)
+    return error.cluster, error.cause
+
+
+async def test_a_target_that_does_not_answer_is_not_told_as_the_source_nor_waited_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    It has told where its log ends; its last record is asked for because its bytes are not the source's.
+    """
+    clusters = Clusters(v2(RECORDS, codec="zstd"), v2(RECORDS), ())
+    clusters.frozen = {("target", LEADER)}
+    for module in (ends, replicas):
+        monkeypatch.setattr(module, "peek_all_at", clusters.peek_all_at)
+    tps = [TopicPartition("orders", number) for number in range(3)]
+
+    answers = await compare_ends(
+        cast(Flow, clusters), {tp: End(tp, 19, 19, -1, tail(v2(RECORDS))) for tp in tps}
+    )
+
+    assert [told_by(answers[tp])[0] for tp in tps] == [clusters.target] * 3
+    assert clusters.sent.count(("target", LEADER)) == 1
 
 
 ABORTED = [(77, 10)]
@@ -518,6 +586,32 @@ async def test_a_batch_that_cannot_stand_where_it_says_is_not_compared(held: Hel
     assert isinstance(await held(v2(RECORDS), shifted), Stop)
 
 
+@pytest.mark.parametrize(
+    ("bit", "following", "log_end"),
+    [
+        pytest.param(3, 0, 20, id="a broker passes over the last batch: 10 to 2"),
+        pytest.param(4, 0, 20, id="beyond the end of the log: 10 to 26"),
+        pytest.param(4, 5, 500, id="beyond the next batch: 10 to 26"),
+    ],
+)
+async def test_a_batch_that_says_it_stands_elsewhere_is_not_taken_for_one_that_was_compacted_away(
+    held: Held, bit: int, following: int, log_end: int
+) -> None:
+    """
+    Another replica has it in its place, and so it is compared.
+    """
+    after = bytes(v2(entries(20, following))) if following else b""
+    damaged = memoryview(bytearray(bytes(rotten(v2(RECORDS), BASE_OFFSET_AT, bit)) + after))
+    changed = v2(moved(RECORDS, 0, 1_000))
+
+    with capture_logs() as lines:
+        seen = await held(changed, damaged, log_end=log_end, others=on("source", v2(RECORDS)))
+
+    assert isinstance(seen, Stop)
+    assert "holds a different record than the source at offset 19" in seen.detail
+    assert [line["event"] for line in lines] == ["read_from_another_replica"]
+
+
 async def test_a_batch_that_was_appended_after_the_broker_looked_where_the_log_ends_is_not_damaged(
     held: Held,
 ) -> None:
@@ -542,11 +636,14 @@ Last = Callable[..., Awaitable[Tail | TwinsiteError | None]]
 def last(monkeypatch: pytest.MonkeyPatch) -> Last:
     """What is made of the last batch at the target's leader, or at followers where that one is damaged."""
 
-    async def looked(leader: memoryview, *followers: memoryview | None) -> Tail | TwinsiteError | None:
+    async def looked(
+        leader: memoryview, *followers: memoryview | None, log_end: int = 20
+    ) -> Tail | TwinsiteError | None:
         clusters = Clusters(None, leader, ())
+        clusters.log_end = log_end
         clusters.others.update(on("target", *followers))
         for module in (looking, replicas):
-            monkeypatch.setattr(module, "peek_at", clusters.peek_at)
+            monkeypatch.setattr(module, "peek_all_at", clusters.peek_all_at)
         return (await last_batches(cast(Any, clusters.target), {ORDERS_0: 20}))[ORDERS_0]
 
     return looked
@@ -561,7 +658,9 @@ def last(monkeypatch: pytest.MonkeyPatch) -> Last:
         pytest.param(ONE, MAGIC_AT, 1, id="one record of an old format"),
         pytest.param(RECORDS, MAGIC_AT, 0, id="an unknown format"),
         pytest.param(RECORDS, MAGIC_AT, 1, id="an old format"),
-        pytest.param(RECORDS, BASE_OFFSET_AT, 3, id="base offset"),
+        pytest.param(RECORDS, BASE_OFFSET_AT, 3, id="base offset, too low: a broker passes over it"),
+        pytest.param(RECORDS, BASE_OFFSET_AT, 2, id="base offset, partly beyond the end"),
+        pytest.param(RECORDS, BASE_OFFSET_AT, 4, id="base offset, beyond the end"),
     ],
 )
 async def test_who_wrote_last_is_not_read_from_a_damaged_batch(
@@ -597,7 +696,7 @@ async def test_messages_of_an_old_format_may_be_the_last_of_a_log_that_is_older_
 
 async def test_a_last_batch_that_compaction_has_removed_is_not_damaged(last: Last) -> None:
     with capture_logs() as lines:
-        assert await last(v2(entries(25, 3))) is None
+        assert await last(v2(entries(25, 3)), log_end=28) is None
 
     assert lines == []
 
@@ -609,8 +708,8 @@ async def test_a_follower_that_has_nothing_there_is_not_the_last_to_be_asked(las
     batch, later = v2(RECORDS), v2(entries(25, 3))
 
     with capture_logs() as lines:
-        seen = await last(rotten(batch), later, batch)
-        nothing = await last(rotten(batch), later, later)
+        seen = await last(rotten(batch), later, batch, log_end=28)
+        nothing = await last(rotten(batch), later, later, log_end=28)
 
     assert (seen, nothing) == (tail(batch), None)
     said = [(line["event"], line.get("node")) for line in lines]
@@ -628,7 +727,7 @@ async def test_who_does_not_answer_is_not_waited_for_once_more_for_each_damaged_
     clusters.others.update({("source", FOLLOWERS[1]): batch, ("target", FOLLOWERS[1]): changed})
     clusters.frozen = {("source", FOLLOWERS[0]), ("target", FOLLOWERS[0])}
     for module in (ends, looking, replicas):
-        monkeypatch.setattr(module, "peek_at", clusters.peek_at)
+        monkeypatch.setattr(module, "peek_all_at", clusters.peek_all_at)
     tps = [TopicPartition("orders", number) for number in range(5)]
 
     tails = await last_batches(cast(Any, clusters.target), dict.fromkeys(tps, 20))
@@ -641,3 +740,41 @@ async def test_who_does_not_answer_is_not_waited_for_once_more_for_each_damaged_
     assert looked.count(("target", FOLLOWERS[1])) == len(tps)
     assert all(isinstance(stop, Stop) for stop in stops.values())
     assert {clusters.sent.count(frozen) for frozen in clusters.frozen} == {1}
+
+
+async def test_a_topic_that_is_not_in_the_metadata_keeps_no_other_from_being_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The broker could be asked.
+    """
+    batch, tps = v2(RECORDS), [TopicPartition("orders", number) for number in range(2)]
+    clusters = Clusters(None, rotten(batch), ())
+    clusters.others.update(on("target", batch, batch))
+    clusters.unknown = {tps[0]}
+    for module in (looking, replicas):
+        monkeypatch.setattr(module, "peek_all_at", clusters.peek_all_at)
+
+    tails = await last_batches(cast(Any, clusters.target), dict.fromkeys(tps, 20))
+
+    assert tails == {tps[0]: None, tps[1]: tail(batch)}
+
+
+async def test_a_replica_that_has_become_the_leader_meanwhile_is_asked_and_the_former_one_is_not_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The metadata are newer than the answer in which the batch is damaged.
+    """
+    batch = v2(RECORDS)
+    clusters = Clusters(None, rotten(batch), ())
+    clusters.others.update(on("target", batch, rotten(batch)))
+    now = SimpleNamespace(leader_epoch=5, leader=FOLLOWERS[0], in_sync_replicas=(LEADER, *FOLLOWERS))
+    clusters.target.info.partition = lambda _: now
+    for module in (looking, replicas):
+        monkeypatch.setattr(module, "peek_all_at", clusters.peek_all_at)
+
+    tails = await last_batches(cast(Any, clusters.target), {ORDERS_0: 20})
+
+    assert tails == {ORDERS_0: tail(batch)}
+    assert clusters.sent == [("target", LEADER), ("target", FOLLOWERS[0])]

@@ -41,7 +41,7 @@ class Source:
     """A broker that always answers with the same records, of which it has more, or with an error code."""
 
     name = "source"
-    info = SimpleNamespace(partition=lambda _: None)
+    info = SimpleNamespace(partition=lambda _: None, leader=lambda _: -1)
     last_answer_at = None
     options = SimpleNamespace(request_timeout_seconds=30.0)
     address = "broker"
@@ -341,7 +341,7 @@ class Replicas(Source):
         may_answer: They answer once this is set.
     """
 
-    info = SimpleNamespace(partition=lambda _: PartitionInfo(1, 0, (1, 2, 3), (1, 2, 3)))
+    info = SimpleNamespace(partition=lambda _: PartitionInfo(1, 0, (1, 2, 3), (1, 2, 3)), leader=lambda _: 1)
 
     def __init__(self, has: dict[int, bytes | int | Exception], leader: bytes | int = ROTTEN) -> None:
         super().__init__(leader)

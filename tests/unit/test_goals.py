@@ -173,7 +173,7 @@ async def test_a_copy_whose_record_times_were_replaced_is_not_there_however_long
     replaced, slow = copied(0, 5, 10), copied(1, 0, 100)
     waiting = Goals([replaced, slow])
     assert await open_after(waiting, 0.02)
-    replaced.answered_with_other_time(10, 0.0)
+    replaced.answered_with_other_time(0.0, current=True)
     for _ in range(2):
         replaced.proceed(Proceed(10, 10, 5, 0, 10), OffsetMode.SAME, 0, 0.0)
         replaced.heard(0, 10, 10)

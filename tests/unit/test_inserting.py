@@ -146,8 +146,8 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Target:
     one = Target()
     monkeypatch.setattr(looking, "list_offsets", one.list_offsets)
     monkeypatch.setattr(looking, "describe_producer", one.describe_producer)
-    for module in (looking, reading):
-        monkeypatch.setattr(module, "peek_at", one.peek_at)
+    monkeypatch.setattr(looking, "peek_all_at", one.peek_at)
+    monkeypatch.setattr(reading, "peek_at", one.peek_at)
     return one
 
 

@@ -142,6 +142,19 @@ def test_where_nobody_knows_that_a_batch_ends_the_first_one_may_begin_before(bit
     assert could_be == (bit == 3 and BEGIN & 8 != 0)
 
 
+def test_a_batch_that_was_copied_and_says_it_stands_further_up_is_not_copied_once_more() -> None:
+    """
+    After a restart it could reach beyond what was copied, but the next batch begins before it ends.
+    """
+    before = memoryview(bytearray(v2(entries(BEGIN - EACH, EACH))))
+    struct.pack_into(">Q", before, 0, BEGIN - 2)
+
+    intake = taken([before, *sound()], whole=False)
+
+    assert isinstance(intake.error, MisplacedBatchError)
+    assert (intake.error.offset, intake.next_offset, intake.items) == (BEGIN, BEGIN, [])
+
+
 def test_an_answer_that_was_asked_for_further_down_is_held_against_that() -> None:
     """
     The batch before is there again, so that one behind it that says it stands below is seen, and not passed

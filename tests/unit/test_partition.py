@@ -727,7 +727,7 @@ def stamped(at: int = 100, end: int = 101) -> PartitionCopy:
     copy.heard(0, end, end)
     (only,) = sent(copy, batch(at, end - at))
     copy.answered(only, appended=False, now=NOW)
-    copy.answered_with_other_time(end, NOW)
+    copy.answered_with_other_time(NOW, current=True)
     for _ in range(2):
         copy.proceed(Proceed(end, end, 41, 3, end), OffsetMode.SAME, 0, NOW)
     return copy
@@ -754,7 +754,7 @@ def test_every_further_batch_that_is_stamped_is_followed_by_a_pause() -> None:
 
     (second,) = sent(copy, batch(101))
     copy.answered(second, appended=False, now=NOW)
-    copy.answered_with_other_time(second.batch.next_offset, NOW)
+    copy.answered_with_other_time(NOW, current=True)
 
     assert (copy.state, copy.reason, copy.copying) == (State.BLOCKED, Reason.APPEND_TIMES, False)
     assert copy.look_due_at is not None
@@ -770,6 +770,50 @@ def test_a_batch_that_keeps_its_times_shows_that_they_are_no_longer_replaced() -
     copy.proceed(Proceed(102, 102, 42, 3, 102), OffsetMode.SAME, 0, NOW)
 
     assert (copy.state, copy.reason) == (State.ACTIVE, None)
+
+
+def test_another_obstacle_is_shown_while_the_batch_that_is_tried_meets_it() -> None:
+    """
+    It is tried again as soon as after any other refusal, however often. The next stamped answer is followed
+    by a pause again.
+    """
+    copy = stamped()
+    copy.heard(0, 102, 102)
+    seen = set()
+
+    for _ in range(3):
+        (second,) = sent(copy, batch(101))
+        copy.answered(second, appended=False, now=NOW)
+        copy.refused(append_refusal(10), "too large", NOW)
+        seen.add((copy.state, copy.reason))
+        copy.proceed(Proceed(101, 101, 41, 3, 101), OffsetMode.SAME, 0, NOW)
+        seen.add((copy.state, copy.reason))
+    tried_at_once = copy.copying
+    (second,) = sent(copy, batch(101))
+    copy.answered(second, appended=False, now=NOW)
+    copy.answered_with_other_time(NOW, current=True)
+
+    assert seen == {(State.BLOCKED, Reason.RECORD_TOO_LARGE)}
+    assert tried_at_once
+    assert (copy.reason, copy.copying) == (Reason.APPEND_TIMES, False)
+    assert copy.look_due_at is not None
+    assert copy.look_due_at > NOW + 10
+
+
+def test_to_stand_by_does_not_show_that_record_times_are_kept() -> None:
+    """
+    Another mirror that goes on meanwhile may have its records stamped, too.
+    """
+    copy = stamped()
+
+    copy.follow(101, 101, OffsetMode.SAME)
+    copy.stand_by(NOW, 5.0, "another mirror copies")
+    copy.follow(102, 102, OffsetMode.SAME)
+    copy.stand_by(NOW, 5.0, "another mirror copies")
+    copy.heard(0, 102, 102)
+    copy.proceed(Proceed(102, 102, 42, 3, 102), OffsetMode.SAME, 0, NOW)
+
+    assert (copy.state, copy.reason) == (State.BLOCKED, Reason.APPEND_TIMES)
 
 
 def test_who_says_go_on_ends_what_no_append_is_left_to_end() -> None:

@@ -13,8 +13,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from checkpoint.model import Insertion, OwnerRecord
-from mirror.errors import ConnectionFailedError, PartitionError, TwinsiteError
+from mirror.errors import ConnectionFailedError, NotAuthorizedError, PartitionError, TwinsiteError
 from mirror.flow import judging, settling
+from mirror.flow.context import Flow
+from mirror.flow.ends import Compared
 from mirror.flow.facts import SourceLook, Tail, TargetLook
 from mirror.flow.following import Ends, SideError
 from mirror.flow.lagging import LagMeter
@@ -326,17 +328,18 @@ async def test_who_did_not_read_the_state_as_its_only_writer_looks_again_before_
     assert (began, copy.copying) == (False, True)
 
 
+@pytest.mark.parametrize("side", ["source", "target"])
 async def test_where_the_last_record_cannot_be_compared_nothing_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, side: str
 ) -> None:
     """
-    It is tried again.
+    It is tried again. Who refused is named.
     """
     copy, world = partition(), World(monkeypatch)
     world.target = replace(ends_at(5), tail=Tail(4711, 4, 1, 0, 0, control=False))
 
-    async def no_answer(_flow: object, ends: Collection[TopicPartition]) -> Answers[Stop | None]:
-        return dict.fromkeys(ends, ConnectionFailedError("source: gone"))
+    async def no_answer(flow: Flow, ends: Collection[TopicPartition]) -> Compared:
+        return dict.fromkeys(ends, SideError(getattr(flow, side), NotAuthorizedError("may not be read")))
 
     monkeypatch.setattr(judging, "compare_ends", no_answer)
     async with world.looking(copy):
@@ -344,6 +347,7 @@ async def test_where_the_last_record_cannot_be_compared_nothing_goes_on(
 
     assert (copy.copying, copy.attempts) == (False, 1)
     assert copy.look_due_at is not None
+    assert (copy.state, copy.reason) == (State.BLOCKED, Reason(f"{side}_not_authorized"))
 
 
 # -- an end that is not acknowledged -------------------------------------------------------------

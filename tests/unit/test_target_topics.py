@@ -824,3 +824,29 @@ async def test_a_topic_that_was_set_back_keeps_record_times_from_then_on(refuses
     await side.pass_by()
 
     assert side.topics.keeps_times("orders") is kept
+
+
+@pytest.mark.parametrize("sync_configs", [True, False])
+async def test_a_topic_that_replaces_times_is_held_until_its_settings_can_be_read_again(
+    sync_configs: bool,
+) -> None:
+    """
+    One batch would get the time of its append. The flow's own topic is not set back either meanwhile.
+    """
+    times = {"message.timestamp.type": "LogAppendTime"}
+    source, target = Cluster("source", orders=SHORT), Cluster("target", orders=SHORT | times)
+    side = Side(source, target, sync_configs=sync_configs)
+    side.look(side.begin())
+    target.refuses = True
+    held: list[Reason | None] = []
+
+    for unread in (0, 1, 0):
+        target.unknown = {"orders": unread}
+        conflict = (await side.topics.bring_up(source.topics)).get("orders")
+        held.append(conflict.reason if conflict else None)
+        target.unknown = {}
+    target.configs["orders"] = dict(SHORT)
+    over = await side.topics.bring_up(source.topics)
+
+    assert held == [Reason.APPEND_TIMES] * 3
+    assert not over
