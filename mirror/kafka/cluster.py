@@ -32,9 +32,14 @@ from mirror.kafka.connection_pool import (
 )
 from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.failures import BeforeSleep, retrying
+from mirror.kafka.opening import Opening
 
 OPENING_PAUSE_SECONDS = 0.5
 """An address to which a connection could not be opened is left alone for this long."""
+SLOW_OPENING_SECONDS = 1.0
+"""If a connection takes longer to open, other brokers are tried first. Less than ``SILENT_SECONDS``, after
+which another one is asked.
+"""
 
 METADATA_VERSION = 12
 
@@ -312,8 +317,21 @@ class Cluster:
             address = self.info.brokers.get(node)
             if address is None:
                 raise ConnectionFailedError(f"{self.name}: broker {node} is currently not in the cluster")
-            opened = self._open(address) if self.options.relays is None else self._open_any(address)
-            return self.connections.keep(key, await opened)
+            work = self._open(address) if self.options.relays is None else self._open_any(address)
+            return self.connections.keep(key, await self._opened(key, address, work))
+
+    async def _opened(self, key: Key, address: Address, work: Coroutine[Any, Any, Connection]) -> Connection:
+        """Run what opens a connection. It is given up if the address goes out of use.
+
+        Raises:
+            ConnectionFailedError: It was given up.
+            TwinsiteError: Whatever ``work`` raises.
+        """
+        opening = self.connections.opening[key] = Opening(address)
+        try:
+            return await opening.wait(work)
+        finally:
+            del self.connections.opening[key]
 
     def open_ahead(self, nodes: Iterable[int]) -> None:
         """Open connections that will be needed soon, in the background.
@@ -338,24 +356,26 @@ class Cluster:
         if best is not None and best.address not in silent:
             return best
         failures: list[TwinsiteError] = []
-        for address in sorted(self._addresses(), key=lambda one: (one in but, self._is_opening(one))):
+        for address in sorted(self._addresses(), key=lambda one: (one in but, self._opens_slowly(one))):
             key = (ANY, str(address))
             async with self._opening.setdefault(key, asyncio.Lock()):
                 existing = self.connections.get(key)
                 if existing is not None:
                     return existing
                 try:
-                    opened = await self._open_any(address)
+                    opened = await self._opened(key, address, self._open_any(address))
                 except TwinsiteError as error:
                     failures.append(error)
                     continue
                 return self.connections.keep(key, opened)
         raise self._worst(failures)
 
-    def _is_opening(self, address: Address) -> bool:
-        """Whether :meth:`any_connection` is opening one there: there may be nobody even to refuse it."""
-        lock = self._opening.get((ANY, str(address)))
-        return lock is not None and lock.locked()
+    def _opens_slowly(self, address: Address) -> bool:
+        """Whether :meth:`any_connection` has been opening one there for long: nobody may be there even to
+        refuse it.
+        """
+        opening = self.connections.opening.get((ANY, str(address)))
+        return opening is not None and opening.seconds > SLOW_OPENING_SECONDS
 
     async def open_any(self) -> Connection:
         """Open a new connection to any broker that answers; the caller closes it.

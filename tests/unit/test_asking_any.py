@@ -411,6 +411,7 @@ def silent_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """A broker that does not answer for so long counts as silent, wherever that is asked."""
     for module in ("cluster", "connection_pool"):
         monkeypatch.setattr(f"mirror.kafka.{module}.SILENT_SECONDS", seconds)
+    monkeypatch.setattr("mirror.kafka.cluster.SLOW_OPENING_SECONDS", seconds / 3)
 
 
 async def look(cluster: Cluster) -> None:
@@ -585,6 +586,73 @@ async def test_while_a_connection_is_being_opened_to_one_broker_another_is_asked
 
     assert [one.address for one in opened] == [TWO]
     assert waits
+
+
+def opened_after(monkeypatch: pytest.MonkeyPatch, held: asyncio.Event, at: Address) -> None:
+    """Connections to one address are opened once this is set."""
+    open_one = Connection.open
+
+    async def open_later(address: Address, options: ConnectionOptions) -> Connection:
+        if address == at:
+            await held.wait()
+        return await open_one(address, options)
+
+    monkeypatch.setattr(Connection, "open", open_later)
+
+
+async def test_a_broker_that_is_silent_is_not_asked_while_a_connection_to_another_is_being_opened(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its connection is there, but what is asked over it is not answered: the other one takes a moment only.
+    """
+    cluster = Cluster("source", [TWO], ConnectionOptions())
+    await cluster.refresh()
+    opened[0].waits(10)
+    held = asyncio.Event()
+    opened_after(monkeypatch, held, ONE)
+
+    asking = [asyncio.create_task(cluster.any_connection()) for _ in range(5)]
+    await asyncio.sleep(0.01)
+    held.set()
+    asked = await asyncio.gather(*asking)
+
+    assert {one.address for one in asked} == {ONE}
+    assert [one.address for one in opened] == [TWO, ONE]
+
+
+async def test_those_who_ask_at_once_share_a_connection_that_is_being_opened(opened: list[Asked]) -> None:
+    """
+    Each one more would stay; through a relay it counts against what an identity may have.
+    """
+    cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
+
+    await asyncio.gather(*(cluster.any_connection() for _ in range(20)))
+
+    assert [one.address for one in opened] == [ONE]
+
+
+async def test_a_broker_that_has_moved_is_not_waited_for_where_a_connection_is_being_opened(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Nobody may be left there even to refuse it. Nor is one that has left the cluster waited for.
+    """
+    cluster = Cluster("source", [ONE], ConnectionOptions())
+    await cluster.refresh()
+    Asked.frozen |= {TWO, THREE}
+    waiting = [asyncio.create_task(cluster.connection(node)) for node in (2, 2, 3)]
+    await asyncio.sleep(0.01)
+    monkeypatch.setattr(Asked, "brokers", {1: ONE, 2: Address("west", 2)})
+
+    await cluster.refresh()
+    told, moved, gone = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
+
+    assert isinstance(told, ConnectionFailedError)
+    assert isinstance(moved, Asked)
+    assert moved.address == Address("west", 2)
+    assert isinstance(gone, ConnectionFailedError)
+    assert cluster.connections.opening == {}
 
 
 # -- what others are waited for with -------------------------------------------------------------------------
