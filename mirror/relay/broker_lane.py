@@ -44,6 +44,7 @@ from mirror.kafka.fetch import (
     Want,
     decode_answer,
 )
+from mirror.kafka.opening import Opening
 from mirror.link.parts import ASTRAY, HEARTBEAT_SECONDS, Part
 from mirror.link.protocol import Channel
 from mirror.logs import Repeats, warn_repeated
@@ -144,7 +145,9 @@ class BrokerLane:
         self.places: dict[Key, Place] = {}
         self._work = asyncio.Event()
         self._connection: Connection | None = None
+        self._opening: Opening | None = None
         self._address: Address | None = None
+        """Where the connection leads to, or is being opened to."""
         self._counted = (0, 0)
         self._sent: asyncio.Task[None] | None = None
         self._said_at = 0.0
@@ -213,12 +216,14 @@ class BrokerLane:
         return max(time.monotonic() - self._due_at, 0.0)
 
     def waits_elsewhere(self, address: Address) -> bool:
-        """Whether the connection leads to another address than this, and no answer is arriving there."""
-        connection = self._connection
-        return connection is not None and self._address != address and not speaks(connection)
+        """Whether the broker is waited for at another address than this, and no answer is arriving there."""
+        speaking = self._connection is not None and speaks(self._connection)
+        return self._address is not None and self._address != address and not speaking
 
     def close(self, why: str = "the mirror has disconnected") -> None:
-        """Close the connection to the broker."""
+        """Close the connection to the broker, or give up opening it."""
+        if self._opening is not None:
+            self._opening.give_up(why)
         if self._connection is not None:
             self._connection.close(why)
         self._count()
@@ -315,9 +320,13 @@ class BrokerLane:
             address = cluster.info.brokers.get(self.node)
             if address is None:
                 raise ConnectionFailedError(f"broker {self.node} is currently not in the cluster")
-            connection = await Connection.open(address, cluster.options)
             self._count()
-            self._connection, self._address, self._counted = connection, address, (0, 0)
+            self._connection, self._address, self._counted = None, address, (0, 0)
+            self._opening = Opening(address)
+            try:
+                self._connection = await self._opening.wait(Connection.open(address, cluster.options))
+            finally:
+                self._opening = None
             self._session.reset()
         return self._connection
 
