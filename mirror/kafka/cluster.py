@@ -156,10 +156,10 @@ class Cluster:
         """Read a snapshot; where the brokers are says the answer that was asked for last."""
         wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=t) for t in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        asked_at = time.monotonic()
-        answer, connection = await self._ask_any(request, METADATA_VERSION)
+        wanted_at = time.monotonic()
+        answer, connection, asked_at = await self._ask_any(request, METADATA_VERSION)
         self._see_whose(answer.cluster_id, connection)
-        info = cluster_info(answer, seen_at=asked_at)
+        info = cluster_info(answer, seen_at=wanted_at)
         if asked_at < self._brokers_seen_at:
             return replace(info, brokers=self.info.brokers)
         self._brokers_seen_at = asked_at
@@ -219,24 +219,26 @@ class Cluster:
             return (await self._ask_any(request, highest))[0]
         return await self._call(await self.connection(node, lane), request, highest)
 
-    async def _ask_any(self, request: Any, highest: int | None) -> tuple[Any, Connection]:
+    async def _ask_any(self, request: Any, highest: int | None) -> tuple[Any, Connection, float]:
         """Ask what any broker knows. While one is silent, another is asked in parallel.
 
         The first answer counts. At most as many are asked as there are addresses. Requests that are no longer
         needed run to their end.
 
         Returns:
-            The answer, and the connection over which it came.
+            The answer, the connection over which it came, and when it was asked for there, in monotonic
+            seconds.
 
         Raises:
-            ConnectionFailedError: None answers.
+            ConnectionFailedError: None answers, or the cluster is closed meanwhile.
         """
         asked: list[Connection] = []
 
-        async def ask() -> tuple[Any, Connection]:
+        async def ask() -> tuple[Any, Connection, float]:
             connection = await self.any_connection(but=[one.address for one in asked])
             asked.append(connection)
-            return await self._call(connection, request, highest), connection
+            asked_at = time.monotonic()
+            return await self._call(connection, request, highest), connection, asked_at
 
         begun, asking = 1, {self._begin(ask())}
         while True:

@@ -334,6 +334,32 @@ async def test_where_a_broker_is_says_what_was_asked_for_last(
     assert (cluster.info.brokers, late.brokers) == (moved, moved)
 
 
+async def test_what_waited_for_a_connection_was_asked_for_once_it_was_there(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its answer is newer than one that was asked for meanwhile, though it was wanted before.
+    """
+    cluster = Cluster("target", [ONE], ConnectionOptions())
+    await cluster.refresh()
+    opened[0].waits(10)
+    held = asyncio.Event()
+    opened_after(monkeypatch, held, TWO)
+    early = asyncio.create_task(cluster.describe_topics([]))
+    await asyncio.sleep(0.01)
+    opened[0].unanswered = 0
+    opened[0].unanswered_seconds = 0.0
+    await cluster.refresh()
+    moved = {1: ONE, 2: Address("west", 2), 3: THREE}
+    monkeypatch.setattr(Asked, "brokers", moved)
+    held.set()
+
+    await early
+
+    assert [one.address for one in opened] == [ONE, TWO]
+    assert cluster.info.brokers == moved
+
+
 @pytest.mark.parametrize("relayed", [True, False])
 async def test_an_address_that_leads_to_another_cluster_is_not_asked(
     relayed: bool, opened: list[Asked], monkeypatch: pytest.MonkeyPatch
