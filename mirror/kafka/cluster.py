@@ -245,9 +245,12 @@ class Cluster:
             done, asking = await asyncio.wait(
                 asking, timeout=SILENT_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
-            answered = [one for one in done if one.exception() is None]
-            if answered or not asking:
-                return (answered or list(done))[0].result()
+            ended = [one for one in done if not one.cancelled()]
+            answered = [one for one in ended if one.exception() is None]
+            if answered or (ended and not asking):
+                return (answered or ended)[0].result()
+            if not asking:
+                raise ConnectionFailedError(f"{self.name}: all connections to the cluster were closed")
             if not done and begun < len(self._addresses()) and not any(map(speaks, asked)):
                 begun += 1
                 asking.add(self._begin(ask()))

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 from kafka.protocol.admin import CreateTopicsRequest
+from kafka.protocol.metadata import MetadataRequest
 
 from mirror.errors import ConnectionFailedError
 from mirror.kafka.cluster import Cluster
@@ -263,6 +264,29 @@ async def test_a_connection_that_is_being_opened_while_the_cluster_is_closed_is_
 
     assert [type(one) for one in late] == [ConnectionFailedError] * 2
     assert [one.closed for one in opened] == [True] * 3
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_who_waits_for_an_answer_while_the_cluster_is_closed_is_told(
+    connected: bool, opened: list[Asked]
+) -> None:
+    """
+    It was not cancelled itself, and is not to end as if it were.
+    """
+    cluster = Cluster("source", [ONE, TWO], ConnectionOptions())
+    await cluster.refresh()
+    Asked.frozen |= {ONE, TWO, THREE}
+    if not connected:
+        opened[0].waits(10)
+    request = MetadataRequest(topics=[])
+    questions = cluster.refresh(), cluster.describe_topics([]), cluster.call(request, highest=12)
+    waiting = asyncio.gather(*questions, return_exceptions=True)
+    await asyncio.sleep(0.01)
+
+    await cluster.close()
+    told = await asyncio.wait_for(waiting, 5)
+
+    assert [type(one) for one in told] == [ConnectionFailedError] * 3
 
 
 async def test_a_broker_that_has_moved_is_reached_where_it_is_now(
