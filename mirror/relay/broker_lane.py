@@ -70,6 +70,15 @@ break early.
 ASTRAY_AT_ONCE = 1000
 SILENT_SECONDS = 1.0
 """How long others wait for a broker that was asked and does not answer."""
+ATTEMPTS_COUNTED = 4
+"""More attempts do not lengthen the pause: brokers are near, and are asked every second or two, so that those
+that are back are read.
+"""
+
+
+def again_seconds(attempts: int) -> float:
+    """How long to wait before brokers that could not be read are asked again."""
+    return pause_seconds(min(attempts, ATTEMPTS_COUNTED))
 
 
 class Reader(Protocol):
@@ -275,7 +284,7 @@ class BrokerLane:
             except TwinsiteError as error:
                 attempts += 1
                 await self._lost(error)
-                await asyncio.sleep(pause_seconds(attempts))
+                await asyncio.sleep(again_seconds(attempts))
 
     async def _round(self) -> None:
         held: list[Buffer] = []

@@ -540,6 +540,39 @@ async def test_while_no_broker_answers_each_try_waits_longer(monkeypatch: pytest
     assert 0.2 <= sink.at[before + 1] - sink.at[before] < 1.6  # the fourth pause of one outage
 
 
+@pytest.mark.parametrize("all_gone", [True, False], ids=["no broker answers", "one does not"])
+async def test_however_long_brokers_were_gone_they_are_read_soon_after_they_are_back(
+    all_gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    They are near, so it costs little to ask them every second or two.
+    """
+    gone = True
+
+    async def opened(*_: object) -> Quiet:
+        if gone:
+            raise ConnectionFailedError("it is gone")
+        return Quiet()
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    monkeypatch.setattr(reading, "ROUTE_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("mirror.flow.states.RETRY_SECONDS_FIRST", 0.001)
+    source, sink = Unreachable() if all_gone else Source(), Refusals()
+    reader = SourceReader(cast(Cluster, source), Isolation.READ_COMMITTED, sink, 1 << 20)
+    running = asyncio.create_task(reader.run())
+    reader.want([Position(FIRST, 1, END, -1, True, 0)])
+
+    await sink.reaches(lambda: sink.tries >= 14)
+    gone = False
+    if isinstance(source, Unreachable):
+        source.cut = False
+    await sink.reaches(lambda: (Channel.LIVE, FIRST, 1) in sink.parts)
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert [broker_lane.again_seconds(tries) for tries in (1, 4, 5, 100)] == [0.002, 0.016, 0.016, 0.016]
+
+
 class Freezing(Quiet):
     """One whose broker may freeze: a request is then over when the connection is closed."""
 
