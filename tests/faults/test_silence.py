@@ -37,8 +37,8 @@ IDLE_SECONDS, SILENT_SECONDS = 2.0, 2.5
 AT_ONCE_SECONDS = 10
 """Far below the 30 seconds after which a partition that is not looked at is found to lag."""
 MOVED_SECONDS, WAITED_SECONDS = 20, 120.0
-"""Far below the time for which a broker that has moved would be waited for at its old address: for a connection
-as well as for an answer.
+"""Far below the time for which a broker that has moved would be waited for at its old address, be it for a
+connection or for an answer.
 """
 FROZEN_SECONDS, GO_ON_SECONDS = 150, 60
 """So long a broker that says nothing is waited for, and far less takes what does not wait for it."""
