@@ -30,8 +30,8 @@ class RoleSettings(Section):
         min_length=1,
         description="Regular expressions, as in topics.include of a mirror: a topic may be read if one "
         "matches its whole name; internal topics never. `['.*']` alone, without exclude, is everything that "
-        "the relay may read, including internal topics, groups and transactions: requests are passed on "
-        "unread.",
+        "the relay may read, including internal topics, groups and transactions: every request that only "
+        "reads is passed on as it is, and so are the answers.",
     )
     exclude: tuple[Pattern, ...] = Field(
         default=(), description="Regular expressions; a topic may not be read if one matches its whole name."

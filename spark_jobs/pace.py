@@ -6,11 +6,12 @@ cache. The rate holds on average; a single slice is small and is read at full sp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from spark_jobs.questions import Ranges
-from spark_jobs.window import Range
+from spark_jobs.questions import Ranges, offsets_of
+from spark_jobs.window import ALL, Range
 
 SLICE_SECONDS = 4.0
 """How long a slice should take at the allowed rate: less than Spark keeps consumers for the next one."""
@@ -108,3 +109,53 @@ def _without_first(ranges: Sequence[Range], count: int) -> Iterator[Range]:
         if start < one.end:
             yield Range(start, one.end)
         count -= one.offsets
+
+
+def rounds(
+    ranges: Ranges, bounded: Callable[[Ranges], Ranges], slice_offsets: Callable[[int], int]
+) -> Iterator[tuple[Ranges, bool]]:
+    """What to read, at least one round, and of each whether to read it at once: that is the last one.
+
+    Where ranges have no end, what was written during a round is the next one: until a record is read,
+    compaction may have removed it because of a newer one. The last round is no more than a slice, or more
+    than half of the one before: then more is written than can be read in time. What is removed during the
+    last one, because of what is written meanwhile, is missed.
+
+    Args:
+        bounded: Gives the same ranges an end each, as it is now.
+        slice_offsets: How many offsets a slice may have now, from the number of its partitions.
+    """
+    before = math.inf
+    while True:
+        found = bounded(ranges)
+        offsets = offsets_of(found)
+        at_once = not slice_offsets(len(Slices(found))) < offsets <= before / 2
+        if offsets or math.isinf(before):
+            yield found, at_once
+        if at_once:
+            return
+        ranges, before = _behind(ranges, found), offsets
+
+
+def _behind(ranges: Ranges, bounded: Ranges) -> Ranges:
+    """What comes after the end that was found for ranges without one."""
+    return {
+        tp: [
+            Range(known.end, ALL.end)
+            for one, known in zip(some, bounded[tp], strict=True)
+            if one.end == ALL.end
+        ]
+        for tp, some in ranges.items()
+    }
+
+
+def slices(wanted: Iterable[tuple[Ranges, bool]], pace: Pace) -> Iterator[tuple[Ranges, int]]:
+    """The slices of rounds, and with each how many offsets are known to be wanted in all."""
+    total = 0
+    for ranges, at_once in wanted:
+        total += offsets_of(ranges)
+        left = Slices({} if at_once else ranges)
+        while left:
+            yield left.take(pace.next_offsets(len(left))), total
+        if at_once:
+            yield ranges, total

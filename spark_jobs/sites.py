@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
@@ -25,17 +26,18 @@ from spark_jobs.failures import renamed_errors
 from spark_jobs.kafka_ranges import new_group
 from spark_jobs.kafka_source import Cluster, Spared
 from spark_jobs.logs import Compared, Log
-from spark_jobs.pace import Pace, Slices
-from spark_jobs.questions import Lines, Question, Ranges, What, offsets_of
+from spark_jobs.pace import Pace, rounds, slices
+from spark_jobs.questions import Lines, Question, Ranges, What, endless, offsets_of
 from spark_jobs.session import SparkFailedError
 from spark_jobs.watching import Tell, watched
-from spark_jobs.window import ALL, Range
 
 ANSWERS = "answers"
 ANSWERED = "_SUCCESS"
 """A file that Spark writes when an answer is complete."""
 KEPT_SECONDS = 7 * 24 * 3600.0
 """How long a site keeps the keys of an abandoned comparison."""
+SLICE_OFFSETS = 100_000
+"""At full speed so much is read within a second or so."""
 
 
 class UnansweredError(TwinsiteError):
@@ -263,60 +265,50 @@ def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
         SparkFailedError: The answer is not all here, see :func:`keep`.
         TwinsiteError: The records are not there, see :class:`Records`.
     """
-    if site.bytes_per_second is None:
-        question = _bounded(site, question)
-        with watched(site.spark, site.tell):
-            keep(_answer(site, question, site.records), path)
+    if site.bytes_per_second is None and not endless(question.ranges):
+        _write_at_once(site, replace(question, ranges=_bounded(site, question.ranges)), path)
         return
     parts = path.with_name(f"{path.name}-parts")
     if parts.exists():  # left by an interrupted attempt: it would count twice
         shutil.rmtree(parts)
-    _write_slowly(site, question, parts, Pace(site.bytes_per_second))
+    if site.bytes_per_second is None:
+        wanted = rounds(question.ranges, partial(_bounded, site), lambda _: SLICE_OFFSETS)
+        for number, (ranges, _) in enumerate(wanted):
+            _write_at_once(site, replace(question, ranges=ranges), parts / f"{number:06}")
+    else:
+        _write_slowly(site, question, parts, Pace(site.bytes_per_second))
     keep(together(question, site.spark.read.parquet(str(parts.absolute() / "*"))), path)
     shutil.rmtree(parts)
 
 
-def _bounded(site: KafkaSite, question: Question) -> Question:
-    """The question with an end to every range: then it is known how much it asks for."""
-    here = {tp: TopicPartition(site.names[tp.topic], tp.partition) for tp in question.ranges}
-    found = site.records.bounded(site.spark, {here[tp]: some for tp, some in question.ranges.items()})
-    return replace(question, ranges={tp: found[name] for tp, name in here.items()})
+def _write_at_once(site: KafkaSite, question: Question, path: Path) -> None:
+    with watched(site.spark, site.tell):
+        keep(_answer(site, question, site.records), path)
+
+
+def _bounded(site: KafkaSite, ranges: Ranges) -> Ranges:
+    """The same ranges, all with an end, see :class:`Records`; partitions are named as at the source."""
+    here = {tp: TopicPartition(site.names[tp.topic], tp.partition) for tp in ranges}
+    found = site.records.bounded(site.spark, {here[tp]: some for tp, some in ranges.items()})
+    return {tp: found[name] for tp, name in here.items()}
 
 
 def _write_slowly(site: KafkaSite, question: Question, parts: Path, pace: Pace) -> None:
+    """Write the parts of the answer, one for each slice. The share that is told counts what is still to come,
+    as far as that is known, and is 1 only after the last pause.
+    """
     began, group = time.monotonic(), new_group()
-    for number, (ranges, total) in enumerate(_slices(site, question, pace)):
+    wanted = rounds(question.ranges, partial(_bounded, site), pace.next_offsets)
+    for number, (ranges, total) in enumerate(slices(wanted, pace)):
+        if number:
+            site.tell(pace.offsets / max(1, total))
         part = parts / f"{number:06}"
         records = _sparing(site.records, Spared(pace.heaviest, group))
         keep(_answer(site, replace(question, ranges=ranges), records), part)
         kept = site.spark.read.parquet(str(part.absolute())).agg(F.sum("bytes")).first()
         pace.read(offsets_of(ranges), (kept[0] or 0) * question.one_in if kept else 0)
-        site.tell(pace.offsets / max(1, total))
         time.sleep(pace.pause_seconds(time.monotonic() - began))
-
-
-def _slices(site: KafkaSite, question: Question, pace: Pace) -> Iterator[tuple[Ranges, int]]:
-    """What to read one after the other, at least one slice, and how many offsets there are in all.
-
-    The last slice is what was written meanwhile, where ranges have no end: compaction may have removed older
-    records of the same keys before their slice was read.
-    """
-    bounded = _bounded(site, question)
-    slices, total = Slices(bounded.ranges), offsets_of(bounded.ranges)
-    yield slices.take(pace.next_offsets(len(slices))) if slices else {}, total
-    while slices:
-        yield slices.take(pace.next_offsets(len(slices))), total
-    behind = {
-        tp: [
-            Range(known.end, ALL.end)
-            for one, known in zip(some, bounded.ranges[tp], strict=True)
-            if one.end == ALL.end
-        ]
-        for tp, some in question.ranges.items()
-    }
-    rest = _bounded(site, replace(question, ranges=behind)).ranges
-    if more := offsets_of(rest):
-        yield rest, total + more
+    site.tell(1.0)
 
 
 def _sparing(records: Records, spared: Spared) -> Records:

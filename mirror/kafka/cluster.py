@@ -32,9 +32,14 @@ from mirror.kafka.connection_pool import (
 )
 from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.failures import BeforeSleep, retrying
+from mirror.kafka.opening import Opening
 
 OPENING_PAUSE_SECONDS = 0.5
 """An address to which a connection could not be opened is left alone for this long."""
+SLOW_OPENING_SECONDS = 1.0
+"""If a connection takes longer to open, other brokers are tried first. Less than ``SILENT_SECONDS``, after
+which another one is asked.
+"""
 
 METADATA_VERSION = 12
 
@@ -151,10 +156,10 @@ class Cluster:
         """Read a snapshot; where the brokers are says the answer that was asked for last."""
         wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=t) for t in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        asked_at = time.monotonic()
-        answer, connection = await self._ask_any(request, METADATA_VERSION)
+        wanted_at = time.monotonic()
+        answer, connection, asked_at = await self._ask_any(request, METADATA_VERSION)
         self._see_whose(answer.cluster_id, connection)
-        info = cluster_info(answer, seen_at=asked_at)
+        info = cluster_info(answer, seen_at=wanted_at)
         if asked_at < self._brokers_seen_at:
             return replace(info, brokers=self.info.brokers)
         self._brokers_seen_at = asked_at
@@ -225,33 +230,38 @@ class Cluster:
         request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
         await self.call(request, node=node, highest=METADATA_VERSION)
 
-    async def _ask_any(self, request: Any, highest: int | None) -> tuple[Any, Connection]:
+    async def _ask_any(self, request: Any, highest: int | None) -> tuple[Any, Connection, float]:
         """Ask what any broker knows. While one is silent, another is asked in parallel.
 
         The first answer counts. At most as many are asked as there are addresses. Requests that are no longer
         needed run to their end.
 
         Returns:
-            The answer, and the connection over which it came.
+            The answer, the connection over which it came, and when it was asked for there, in monotonic
+            seconds.
 
         Raises:
-            ConnectionFailedError: None answers.
+            ConnectionFailedError: None answers, or the cluster is closed meanwhile.
         """
         asked: list[Connection] = []
 
-        async def ask() -> tuple[Any, Connection]:
+        async def ask() -> tuple[Any, Connection, float]:
             connection = await self.any_connection(but=[one.address for one in asked])
             asked.append(connection)
-            return await self._call(connection, request, highest), connection
+            asked_at = time.monotonic()
+            return await self._call(connection, request, highest), connection, asked_at
 
         begun, asking = 1, {self._begin(ask())}
         while True:
             done, asking = await asyncio.wait(
                 asking, timeout=SILENT_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
-            answered = [one for one in done if one.exception() is None]
-            if answered or not asking:
-                return (answered or list(done))[0].result()
+            ended = [one for one in done if not one.cancelled()]
+            answered = [one for one in ended if one.exception() is None]
+            if answered or (ended and not asking):
+                return (answered or ended)[0].result()
+            if not asking:
+                raise ConnectionFailedError(f"{self.name}: all connections to the cluster were closed")
             if not done and begun < len(self._addresses()) and not any(map(speaks, asked)):
                 begun += 1
                 asking.add(self._begin(ask()))
@@ -323,8 +333,21 @@ class Cluster:
             address = self.info.brokers.get(node)
             if address is None:
                 raise ConnectionFailedError(f"{self.name}: broker {node} is currently not in the cluster")
-            opened = self._open(address) if self.options.relays is None else self._open_any(address)
-            return self.connections.keep(key, await opened)
+            work = self._open(address) if self.options.relays is None else self._open_any(address)
+            return self.connections.keep(key, await self._opened(key, address, work))
+
+    async def _opened(self, key: Key, address: Address, work: Coroutine[Any, Any, Connection]) -> Connection:
+        """Run what opens a connection. It is given up if the address goes out of use.
+
+        Raises:
+            ConnectionFailedError: It was given up.
+            TwinsiteError: Whatever ``work`` raises.
+        """
+        opening = self.connections.opening[key] = Opening(address)
+        try:
+            return await opening.wait(work)
+        finally:
+            del self.connections.opening[key]
 
     def open_ahead(self, nodes: Iterable[int]) -> None:
         """Open connections that will be needed soon, in the background.
@@ -349,24 +372,26 @@ class Cluster:
         if best is not None and best.address not in silent:
             return best
         failures: list[TwinsiteError] = []
-        for address in sorted(self._addresses(), key=lambda one: (one in but, self._is_opening(one))):
+        for address in sorted(self._addresses(), key=lambda one: (one in but, self._opens_slowly(one))):
             key = (ANY, str(address))
             async with self._opening.setdefault(key, asyncio.Lock()):
                 existing = self.connections.get(key)
                 if existing is not None:
                     return existing
                 try:
-                    opened = await self._open_any(address)
+                    opened = await self._opened(key, address, self._open_any(address))
                 except TwinsiteError as error:
                     failures.append(error)
                     continue
                 return self.connections.keep(key, opened)
         raise self._worst(failures)
 
-    def _is_opening(self, address: Address) -> bool:
-        """Whether :meth:`any_connection` is opening one there: there may be nobody even to refuse it."""
-        lock = self._opening.get((ANY, str(address)))
-        return lock is not None and lock.locked()
+    def _opens_slowly(self, address: Address) -> bool:
+        """Whether :meth:`any_connection` has been opening one there for long: nobody may be there even to
+        refuse it.
+        """
+        opening = self.connections.opening.get((ANY, str(address)))
+        return opening is not None and opening.seconds > SLOW_OPENING_SECONDS
 
     async def open_any(self) -> Connection:
         """Open a new connection to any broker that answers; the caller closes it.

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from mirror.errors import ConnectionFailedError
 from mirror.kafka.connection import Connection
 from mirror.kafka.dial import Address
+from mirror.kafka.opening import Opening
 
 ANY = -1
 """In place of a broker id: a broker that is asked by its address, for what any broker knows."""
@@ -26,15 +27,21 @@ WAITING = frozenset({CHANGES, DELETIONS})
 """Lanes on which a broker that does not answer may itself be waiting for another broker."""
 SILENT_SECONDS = 3.0
 """A broker that leaves a request unanswered for longer is not asked what others can answer."""
+GONE = "the broker has left the cluster, or has another address now"
 
 Key = tuple[int, str]
 """The broker and the lane; for ``ANY`` the address instead of the lane."""
 
 
 class ConnectionPool:
-    """The connections to one cluster."""
+    """The connections to one cluster.
+
+    Attributes:
+        opening: Those that are being opened.
+    """
 
     def __init__(self) -> None:
+        self.opening: dict[Key, Opening] = {}
         self._connections: dict[Key, Connection] = {}
         self._closed = False
         self._bytes_before = (0, 0)
@@ -76,21 +83,28 @@ class ConnectionPool:
         """Close the connections to brokers that have left the cluster, and to addresses no longer in use.
 
         If a broker has another address now, nobody may be left at the old one to end a connection. It is
-        closed once the broker owes no answer on it, or is silent: until then an answer may still come.
+        closed once the broker owes no answer on it, or is silent: until then an answer may still come. One
+        that is still being opened is given up.
 
         Args:
             brokers: The addresses of the brokers, by id.
             bootstrap: Addresses that stay in use, whoever is there.
         """
         here = {*brokers.values(), *bootstrap}
+
+        def in_use(node: int, address: Address) -> bool:
+            return address in here if node == ANY else address == brokers.get(node)
+
+        for (node, _), opening in self.opening.items():
+            if not in_use(node, opening.address):
+                opening.give_up(GONE)
         for key, connection in list(self._connections.items()):
-            node, address = key[0], connection.address
-            in_use = address in here if node == ANY else address == brokers.get(node)
-            if in_use or (node in brokers and _may_answer(connection)):
+            node = key[0]
+            if in_use(node, connection.address) or (node in brokers and _may_answer(connection)):
                 continue
             del self._connections[key]
             self.count_in(connection)
-            connection.close("the broker has left the cluster, or has another address now")
+            connection.close(GONE)
 
     # -- what they carry -------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ from mirror.kafka.fetch import (
     Want,
     decode_answer,
 )
+from mirror.kafka.opening import Opening
 from mirror.link.parts import ASTRAY, HEARTBEAT_SECONDS, Part
 from mirror.link.protocol import Channel
 from mirror.logs import Repeats, warn_repeated
@@ -69,6 +70,15 @@ break early.
 ASTRAY_AT_ONCE = 1000
 SILENT_SECONDS = 1.0
 """How long others wait for a broker that was asked and does not answer."""
+ATTEMPTS_COUNTED = 4
+"""More attempts do not lengthen the pause: brokers are near, and are asked every second or two, so that those
+that are back are read.
+"""
+
+
+def again_seconds(attempts: int) -> float:
+    """How long to wait before brokers that could not be read are asked again."""
+    return pause_seconds(min(attempts, ATTEMPTS_COUNTED))
 
 
 class Reader(Protocol):
@@ -144,7 +154,9 @@ class BrokerLane:
         self.places: dict[Key, Place] = {}
         self._work = asyncio.Event()
         self._connection: Connection | None = None
+        self._opening: Opening | None = None
         self._address: Address | None = None
+        """Where the connection leads to, or is being opened to."""
         self._counted = (0, 0)
         self._sent: asyncio.Task[None] | None = None
         self._said_at = 0.0
@@ -213,12 +225,14 @@ class BrokerLane:
         return max(time.monotonic() - self._due_at, 0.0)
 
     def waits_elsewhere(self, address: Address) -> bool:
-        """Whether the connection leads to another address than this, and no answer is arriving there."""
-        connection = self._connection
-        return connection is not None and self._address != address and not speaks(connection)
+        """Whether the broker is waited for at another address than this, and no answer is arriving there."""
+        speaking = self._connection is not None and speaks(self._connection)
+        return self._address is not None and self._address != address and not speaking
 
     def close(self, why: str = "the mirror has disconnected") -> None:
-        """Close the connection to the broker."""
+        """Close the connection to the broker, or give up opening it."""
+        if self._opening is not None:
+            self._opening.give_up(why)
         if self._connection is not None:
             self._connection.close(why)
         self._count()
@@ -270,7 +284,7 @@ class BrokerLane:
             except TwinsiteError as error:
                 attempts += 1
                 await self._lost(error)
-                await asyncio.sleep(pause_seconds(attempts))
+                await asyncio.sleep(again_seconds(attempts))
 
     async def _round(self) -> None:
         held: list[Buffer] = []
@@ -315,9 +329,13 @@ class BrokerLane:
             address = cluster.info.brokers.get(self.node)
             if address is None:
                 raise ConnectionFailedError(f"broker {self.node} is currently not in the cluster")
-            connection = await Connection.open(address, cluster.options)
             self._count()
-            self._connection, self._address, self._counted = connection, address, (0, 0)
+            self._connection, self._address, self._counted = None, address, (0, 0)
+            self._opening = Opening(address)
+            try:
+                self._connection = await self._opening.wait(Connection.open(address, cluster.options))
+            finally:
+                self._opening = None
             self._session.reset()
         return self._connection
 

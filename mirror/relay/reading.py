@@ -21,7 +21,6 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from mirror.errors import AnswerError, TwinsiteError
-from mirror.flow.states import pause_seconds
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo
@@ -30,7 +29,7 @@ from mirror.kafka.fetch import Isolation, Key
 from mirror.link.parts import Part
 from mirror.link.protocol import Channel, Position
 from mirror.model import TopicPartition
-from mirror.relay.broker_lane import BrokerLane
+from mirror.relay.broker_lane import BrokerLane, again_seconds
 from mirror.relay.news import Gone, News, Taken, nothing, steady_us
 from mirror.relay.place import ROUTE_TRIES, Place, refusal
 from mirror.relay.turns import Turns
@@ -236,7 +235,7 @@ class SourceReader:
                     except TwinsiteError as error:
                         attempts += 1
                         self.trouble(-1, str(error))
-                        await asyncio.sleep(pause_seconds(attempts))
+                        await asyncio.sleep(again_seconds(attempts))
         finally:
             for lane in self._lanes.values():
                 lane.end()

@@ -36,8 +36,10 @@ IDLE_SECONDS, SILENT_SECONDS = 2.0, 2.5
 """After so long without a write this mirror looks before it writes; others do after a minute."""
 AT_ONCE_SECONDS = 10
 """Far below the 30 seconds after which a partition that is not looked at is found to lag."""
-MOVED_SECONDS, REQUEST_SECONDS = 20, 120
-"""Far below the time for which a broker that has moved would be waited for at its old address."""
+MOVED_SECONDS, WAITED_SECONDS = 20, 120.0
+"""Far below the time for which a broker that has moved would be waited for at its old address, be it for a
+connection or for an answer.
+"""
 FROZEN_SECONDS, GO_ON_SECONDS = 150, 60
 """So long a broker that says nothing is waited for, and far less takes what does not wait for it."""
 
@@ -161,7 +163,8 @@ async def test_a_broker_that_comes_back_at_another_address_is_not_waited_for_at_
     target = KafkaCluster.prepare("4.3", 1, "target", {}, tmp_path)
     broker = target.broker(1)
     wanted = flow_of(source, target, name)
-    looks = {"metadata_refresh_seconds": 1.0, "request_timeout_seconds": REQUEST_SECONDS}
+    waits = {"request_timeout_seconds": WAITED_SECONDS, "connect_timeout_seconds": WAITED_SECONDS}
+    looks = {"metadata_refresh_seconds": 1.0, **waits}
     often = wanted.target.model_copy(update=looks)
     with closing(target), proxy(broker.address) as before:
         advertise(broker, before.address)

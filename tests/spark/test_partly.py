@@ -127,7 +127,7 @@ async def test_a_paced_comparison_finds_the_same_and_takes_its_time(
     assert shares[0] == FIRST_OFFSETS / PACED
     largest = max(later - earlier for earlier, later in pairwise(shares[:3]))
     assert largest * PACED * record_bytes == pytest.approx(RATE * SLICE_SECONDS, rel=0.1)
-    assert shares.count(1.0) == 9, "of each site digests, keys, records of both; what may be doubled"
+    assert shares.count(1.0) == 11, "of each site digests, keys, those behind, records; what may be doubled"
 
 
 def sent_bytes(cluster: KafkaCluster) -> int:
@@ -188,7 +188,8 @@ async def test_what_is_read_up_to_the_end_of_a_log_is_read_in_slices_too(
     name = await topic(source, partitions=2, prefix="endless")
     rows = [replace(row, partition=at % 2) for at, row in enumerate(json_rows(4_000, 100))]
     load(source.bootstrap, name, rows)
-    producer = Producer({"bootstrap.servers": source.bootstrap, "transactional.id": name})
+    lasting = {"transaction.timeout.ms": 600_000}
+    producer = Producer({"bootstrap.servers": source.bootstrap, "transactional.id": name, **lasting})
     producer.init_transactions()
     producer.begin_transaction()
     producer.produce(name, b"open", partition=0)
@@ -216,7 +217,7 @@ async def test_what_is_read_up_to_the_end_of_a_log_is_read_in_slices_too(
 
 
 class GrowingLog:
-    """A log whose end moves on once something of it was read, and which is compacted then."""
+    """A log whose end moves on once it was asked for, and which is compacted then."""
 
     name = "source"
 
@@ -224,7 +225,9 @@ class GrowingLog:
         self._keys, self._then = keys, then
 
     def bounded(self, _spark: SparkSession, ranges: Ranges, /) -> Ranges:
-        return ended(ranges, lambda _, __: max(self._keys) + 1)
+        end = max(self._keys) + 1
+        self._keys = self._then
+        return ended(ranges, lambda _, __: end)
 
     def read(self, spark: SparkSession, ranges: Ranges, _lines: Lines, _little: bool, /) -> DataFrame:
         rows: list[tuple[object, ...]] = [
@@ -233,16 +236,16 @@ class GrowingLog:
             for at, key in self._keys.items()
             if any(one.start <= at < one.end for one in some)
         ]
-        self._keys = self._then
         return spark.createDataFrame(rows, RECORD_SCHEMA)
 
 
-def test_a_key_that_is_written_again_while_what_is_behind_is_read_slowly_is_known_to_be_in_flight(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("rate", [100.0, None], ids=["slowly", "at full speed"])
+def test_a_key_that_is_written_again_while_what_is_behind_is_read_is_known_to_be_in_flight(
+    rate: float | None, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    Its record behind the window is compacted away before the slice that would have it; the newer one stands
-    where the log had already ended.
+    Its record behind the window is compacted away before it is read; the newer one stands where the log had
+    already ended.
     """
     before = {at: b"%03d" % at for at in range(400)}
     after = {at: key for at, key in before.items() if at != 350} | {400: before[350]}
@@ -254,17 +257,22 @@ def test_a_key_that_is_written_again_while_what_is_behind_is_read_slowly_is_know
         hashing=Hashing(),
         buckets={name: Buckets(1, (Range(0, 1),))},
     )
-    shares: list[float] = []
+    told: list[tuple[float, float]] = []
     clock = Clock()
     monkeypatch.setattr(spark_jobs.sites, "time", clock)
+    monkeypatch.setattr(spark_jobs.sites, "SLICE_OFFSETS", 200)
     log = GrowingLog(before, after)
-    site = KafkaSite(spark, log, {"t": "t"}, tmp_path, tmp_path, shares.append, 100.0)
+    site = KafkaSite(
+        spark, log, {"t": "t"}, tmp_path, tmp_path, lambda share: told.append((share, clock.now)), rate
+    )
 
     found = site.ask(question)
 
     assert found.count() == len(before)
-    assert shares == [FIRST_OFFSETS / 400, 1.0, 1.0]
-    assert clock.now == pytest.approx(400 * 3 / 100)
+    if rate is not None:
+        assert clock.now == pytest.approx(400 * 3 / rate)
+        assert [share for share, _ in told] == [FIRST_OFFSETS / 400, 400 / 401, 1.0]
+        assert told[-1] == (1.0, clock.now), "everything is done after the last pause only"
 
 
 def test_what_was_fetched_too_early_is_what_the_next_slice_begins_with(

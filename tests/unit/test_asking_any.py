@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 from kafka.protocol.admin import CreateTopicsRequest
+from kafka.protocol.metadata import MetadataRequest
 
 from mirror.errors import ConnectionFailedError
 from mirror.kafka.cluster import Cluster
@@ -265,6 +266,29 @@ async def test_a_connection_that_is_being_opened_while_the_cluster_is_closed_is_
     assert [one.closed for one in opened] == [True] * 3
 
 
+@pytest.mark.parametrize("connected", [True, False])
+async def test_who_waits_for_an_answer_while_the_cluster_is_closed_is_told(
+    connected: bool, opened: list[Asked]
+) -> None:
+    """
+    It was not cancelled itself, and is not to end as if it were.
+    """
+    cluster = Cluster("source", [ONE, TWO], ConnectionOptions())
+    await cluster.refresh()
+    Asked.frozen |= {ONE, TWO, THREE}
+    if not connected:
+        opened[0].waits(10)
+    request = MetadataRequest(topics=[])
+    questions = cluster.refresh(), cluster.describe_topics([]), cluster.call(request, highest=12)
+    waiting = asyncio.gather(*questions, return_exceptions=True)
+    await asyncio.sleep(0.01)
+
+    await cluster.close()
+    told = await asyncio.wait_for(waiting, 5)
+
+    assert [type(one) for one in told] == [ConnectionFailedError] * 3
+
+
 async def test_a_broker_that_has_moved_is_reached_where_it_is_now(
     opened: list[Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +356,32 @@ async def test_where_a_broker_is_says_what_was_asked_for_last(
     assert now.address == Address("west", 2)
     assert not now.closed
     assert (cluster.info.brokers, late.brokers) == (moved, moved)
+
+
+async def test_what_waited_for_a_connection_was_asked_for_once_it_was_there(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its answer is newer than one that was asked for meanwhile, though it was wanted before.
+    """
+    cluster = Cluster("target", [ONE], ConnectionOptions())
+    await cluster.refresh()
+    opened[0].waits(10)
+    held = asyncio.Event()
+    opened_after(monkeypatch, held, TWO)
+    early = asyncio.create_task(cluster.describe_topics([]))
+    await asyncio.sleep(0.01)
+    opened[0].unanswered = 0
+    opened[0].unanswered_seconds = 0.0
+    await cluster.refresh()
+    moved = {1: ONE, 2: Address("west", 2), 3: THREE}
+    monkeypatch.setattr(Asked, "brokers", moved)
+    held.set()
+
+    await early
+
+    assert [one.address for one in opened] == [ONE, TWO]
+    assert cluster.info.brokers == moved
 
 
 @pytest.mark.parametrize("relayed", [True, False])
@@ -411,6 +461,7 @@ def silent_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """A broker that does not answer for so long counts as silent, wherever that is asked."""
     for module in ("cluster", "connection_pool"):
         monkeypatch.setattr(f"mirror.kafka.{module}.SILENT_SECONDS", seconds)
+    monkeypatch.setattr("mirror.kafka.cluster.SLOW_OPENING_SECONDS", seconds / 3)
 
 
 async def look(cluster: Cluster) -> None:
@@ -585,6 +636,73 @@ async def test_while_a_connection_is_being_opened_to_one_broker_another_is_asked
 
     assert [one.address for one in opened] == [TWO]
     assert waits
+
+
+def opened_after(monkeypatch: pytest.MonkeyPatch, held: asyncio.Event, at: Address) -> None:
+    """Connections to one address are opened once this is set."""
+    open_one = Connection.open
+
+    async def open_later(address: Address, options: ConnectionOptions) -> Connection:
+        if address == at:
+            await held.wait()
+        return await open_one(address, options)
+
+    monkeypatch.setattr(Connection, "open", open_later)
+
+
+async def test_a_broker_that_is_silent_is_not_asked_while_a_connection_to_another_is_being_opened(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its connection is there, but what is asked over it is not answered: the other one takes a moment only.
+    """
+    cluster = Cluster("source", [TWO], ConnectionOptions())
+    await cluster.refresh()
+    opened[0].waits(10)
+    held = asyncio.Event()
+    opened_after(monkeypatch, held, ONE)
+
+    asking = [asyncio.create_task(cluster.any_connection()) for _ in range(5)]
+    await asyncio.sleep(0.01)
+    held.set()
+    asked = await asyncio.gather(*asking)
+
+    assert {one.address for one in asked} == {ONE}
+    assert [one.address for one in opened] == [TWO, ONE]
+
+
+async def test_those_who_ask_at_once_share_a_connection_that_is_being_opened(opened: list[Asked]) -> None:
+    """
+    Each one more would stay; through a relay it counts against what an identity may have.
+    """
+    cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
+
+    await asyncio.gather(*(cluster.any_connection() for _ in range(20)))
+
+    assert [one.address for one in opened] == [ONE]
+
+
+async def test_a_broker_that_has_moved_is_not_waited_for_where_a_connection_is_being_opened(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Nobody may be left there even to refuse it. Nor is one that has left the cluster waited for.
+    """
+    cluster = Cluster("source", [ONE], ConnectionOptions())
+    await cluster.refresh()
+    Asked.frozen |= {TWO, THREE}
+    waiting = [asyncio.create_task(cluster.connection(node)) for node in (2, 2, 3)]
+    await asyncio.sleep(0.01)
+    monkeypatch.setattr(Asked, "brokers", {1: ONE, 2: Address("west", 2)})
+
+    await cluster.refresh()
+    told, moved, gone = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 5)
+
+    assert isinstance(told, ConnectionFailedError)
+    assert isinstance(moved, Asked)
+    assert moved.address == Address("west", 2)
+    assert isinstance(gone, ConnectionFailedError)
+    assert cluster.connections.opening == {}
 
 
 # -- what others are waited for with -------------------------------------------------------------------------

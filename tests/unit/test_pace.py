@@ -19,6 +19,8 @@ from spark_jobs.pace import (
     Pace,
     Slices,
     fetch_bytes,
+    rounds,
+    slices,
 )
 from spark_jobs.questions import ended, endless, offsets_of
 from spark_jobs.stretches import joined
@@ -32,9 +34,9 @@ some_ranges = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 30)), max_s
 @given(st.lists(some_ranges, max_size=4), st.integers(1, 50))
 def test_slices_are_all_there_is_and_nothing_twice(ranges: list[list[Range]], offsets: int) -> None:
     whole = {TopicPartition("t", number): some for number, some in enumerate(ranges)}
-    slices, taken = Slices(whole), []
-    while slices:
-        taken.append(slices.take(offsets))
+    left, taken = Slices(whole), []
+    while left:
+        taken.append(left.take(offsets))
 
     for tp, some in whole.items():
         of_partition = [one for turn in taken for one in turn.get(tp, ())]
@@ -48,11 +50,11 @@ def test_partitions_of_which_nothing_is_asked_for_are_not_read() -> None:
     One that has something is, though a part of it is nothing.
     """
     empty, some = TopicPartition("t", 0), TopicPartition("t", 1)
-    slices = Slices({empty: [Range(3, 3)], some: [Range(0, 0), Range(5, 8)]})
+    left = Slices({empty: [Range(3, 3)], some: [Range(0, 0), Range(5, 8)]})
 
-    assert len(slices) == 1
-    assert {tp: joined(ranges) for tp, ranges in slices.take(10).items()} == {some: [Range(5, 8)]}
-    assert not slices
+    assert len(left) == 1
+    assert {tp: joined(ranges) for tp, ranges in left.take(10).items()} == {some: [Range(5, 8)]}
+    assert not left
 
 
 def test_a_range_without_an_end_gets_one_before_it_is_sliced() -> None:
@@ -150,3 +152,63 @@ def test_offsets_without_records_do_not_stop_it() -> None:
 
     assert pace.next_offsets() == GROWTH * 5000
     assert pace.pause_seconds(0.0) == 0.0
+
+
+FIVE_SLICES = [(start, start + 200) for start in range(0, 1_000, 200)]
+WHILE_READ = [(1_000, 1_200), (1_200, 1_400), (1_400, 1_450)]
+TOLD = [1_000] * 5 + [1_450] * 3
+
+
+@pytest.mark.parametrize(
+    ("ends", "read", "totals"),
+    [
+        ([1_000, 1_450, 1_600], [*FIVE_SLICES, *WHILE_READ, (1_450, 1_600)], [*TOLD, 1_600]),
+        ([1_000, 1_450, 1_700], [*FIVE_SLICES, *WHILE_READ, (1_450, 1_700)], [*TOLD, 1_700]),
+        ([1_000, 1_450, 1_450], [*FIVE_SLICES, *WHILE_READ], TOLD),
+        ([1_000, 1_501], [*FIVE_SLICES, (1_000, 1_501)], [*TOLD[:5], 1_501]),
+        ([1_000, 1_000], FIVE_SLICES, TOLD[:5]),
+        ([150], [(0, 150)], [150]),
+        ([0], [(0, 0)], [0]),
+    ],
+    ids=[
+        "until that is a slice",
+        "until more is written than can be read",
+        "until nothing is written",
+        "more is written than can be read",
+        "nothing is written",
+        "little is there",
+        "nothing is there",
+    ],
+)
+def test_what_is_written_while_a_log_is_read_is_read_too_as_long_as_it_becomes_less(
+    ends: list[int], read: list[tuple[int, int]], totals: list[int]
+) -> None:
+    """
+    In slices as well, except for the last of it: the end is asked for right before that.
+    """
+    log, asked, pace = TopicPartition("t", 0), iter(ends), Pace(1.0)
+    found: list[tuple[int, int]] = []
+    told: list[int] = []
+
+    wanted = rounds(
+        {log: [Range(0, ALL.end)]}, lambda some: ended(some, lambda *_: next(asked)), lambda _: 200
+    )
+    for ranges, total in slices(wanted, pace):
+        found += [(one.start, one.end) for one in ranges[log]]
+        told.append(total)
+        pace.read(offsets_of(ranges), 0)
+        pace.most = 200
+
+    assert (found, told) == (read, totals)
+    assert list(asked) == []
+
+
+def test_of_ranges_with_an_end_there_is_one_round() -> None:
+    """
+    What is written behind them is not asked for.
+    """
+    some = {TopicPartition("t", 0): [Range(5, 900)], TopicPartition("t", 1): [Range(0, 0)]}
+
+    assert list(rounds(some, lambda ranges: ended(ranges, lambda *_: 1_000), lambda _: 200)) == [
+        (some, False)
+    ]

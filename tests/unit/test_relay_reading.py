@@ -540,6 +540,39 @@ async def test_while_no_broker_answers_each_try_waits_longer(monkeypatch: pytest
     assert 0.2 <= sink.at[before + 1] - sink.at[before] < 1.6  # the fourth pause of one outage
 
 
+@pytest.mark.parametrize("all_gone", [True, False], ids=["no broker answers", "one does not"])
+async def test_however_long_brokers_were_gone_they_are_read_soon_after_they_are_back(
+    all_gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    They are near, so it costs little to ask them every second or two.
+    """
+    gone = True
+
+    async def opened(*_: object) -> Quiet:
+        if gone:
+            raise ConnectionFailedError("it is gone")
+        return Quiet()
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    monkeypatch.setattr(reading, "ROUTE_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr("mirror.flow.states.RETRY_SECONDS_FIRST", 0.001)
+    source, sink = Unreachable() if all_gone else Source(), Refusals()
+    reader = SourceReader(cast(Cluster, source), Isolation.READ_COMMITTED, sink, 1 << 20)
+    running = asyncio.create_task(reader.run())
+    reader.want([Position(FIRST, 1, END, -1, True, 0)])
+
+    await sink.reaches(lambda: sink.tries >= 14)
+    gone = False
+    if isinstance(source, Unreachable):
+        source.cut = False
+    await sink.reaches(lambda: (Channel.LIVE, FIRST, 1) in sink.parts)
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert [broker_lane.again_seconds(tries) for tries in (1, 4, 5, 100)] == [0.002, 0.016, 0.016, 0.016]
+
+
 class Freezing(Quiet):
     """One whose broker may freeze: a request is then over when the connection is closed."""
 
@@ -636,6 +669,52 @@ async def test_a_broker_that_has_moved_is_not_waited_for_at_its_old_address(
     await asyncio.wait([running])
     assert (there, arriving, old.closed) == (False, False, True)
     assert connections[-1][0] == now
+
+
+@pytest.mark.parametrize("moved", [True, False], ids=["it has moved", "it has left the cluster"])
+@pytest.mark.parametrize("read_before", [True, False])
+async def test_a_broker_is_not_waited_for_where_a_connection_to_it_is_being_opened_in_vain(
+    moved: bool, read_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Nobody may be left there, not even to refuse it.
+    """
+    connections: list[tuple[Address, Freezing]] = []
+    old, now = Address("broker", 2), Address("elsewhere", 2)
+    dark = asyncio.Event()
+    begun = asyncio.Event()
+
+    async def opened(address: Address, _: object) -> Freezing:
+        if address == old and dark.is_set():
+            begun.set()
+            await asyncio.Event().wait()
+        connections.append((address, Freezing()))
+        return connections[-1][1]
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    monkeypatch.setattr(reading, "UNREAD_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(reading, "SILENT_SECONDS", 0.05)
+    source, sink = Source(), Sink()
+    reader = SourceReader(cast(Cluster, source), Isolation.READ_COMMITTED, sink, 1 << 20)
+    running = asyncio.create_task(reader.run())
+    if not read_before:
+        dark.set()
+    reader.want([Position(FIRST, 1, END, -1, True, 0)])
+    if read_before:
+        await sink.reaches(lambda: (Channel.LIVE, FIRST, 1) in sink.parts)
+        dark.set()
+        connections[-1][1].cut = True
+    await begun.wait()
+    sink.codes.clear()
+    led = {number: PartitionInfo(1, 1, (1,), (1,)) for number in LED_BY}
+    topics = source.info.topics if moved else {"topic": TopicInfo("topic", TOPIC, False, led)}
+    brokers = {1: Address("broker", 1)} | ({2: now} if moved else {})
+    source.info = replace(source.info, brokers=brokers, topics=topics)
+    await sink.reaches(lambda: (2 if moved else 1, FIRST, 0) in sink.codes)
+
+    running.cancel()
+    await asyncio.wait([running])
+    assert connections[-1][0] == (now if moved else Address("broker", 1))
 
 
 @pytest.mark.parametrize(
