@@ -333,12 +333,17 @@ class Passage:
         self._catch_up()
 
     def gap_marked(self, offsets: int, now: float) -> None:
-        """For ``same``: the first ``offsets`` offsets of the gap at the head hold control markers now."""
+        """For ``same``: the first ``offsets`` offsets of the gap at the head hold control markers now.
+
+        A broker that had forgotten the producer knows it by them, without a sequence: it refuses the next
+        batch. So nothing may follow that one in flight, or it might be appended in its place.
+        """
         assert self.target_next_offset is not None
         assert not self.in_flight
         marked = self.queue.cut_gap(offsets)
         self.next_offset = self.send_offset = marked.next_offset
         self.target_next_offset += offsets
+        self._in_flight_room = 1
         self.acknowledged_target_offset = self.target_next_offset
         self.acknowledged_at = now
         self.counters.passed(marked)

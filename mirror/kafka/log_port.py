@@ -13,7 +13,12 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
-from mirror.broker_codes import INVALID_CONFIG, INVALID_TIMESTAMP, POLICY_VIOLATION
+from mirror.broker_codes import (
+    INVALID_CONFIG,
+    INVALID_REPLICATION_FACTOR,
+    INVALID_TIMESTAMP,
+    POLICY_VIOLATION,
+)
 from mirror.errors import BrokerError, ConnectionFailedError, ExitCode, NotAuthorizedError, TwinsiteError
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, decode_answer, encode_request
 from mirror.kafka.cluster import Cluster
@@ -243,15 +248,23 @@ async def ensure_state_topic(cluster: Cluster, topic: str, replication_factor: i
     is written ahead of what it describes, and a power cut must not take the state alone. An existing topic
     keeps its settings; whether it is compacted is checked if its settings may be read.
 
+    Args:
+        replication_factor: No more than brokers were up when the cluster last told.
+
     Raises:
         NotAuthorizedError: No CREATE, or no DESCRIBE, on the topic.
         StateTopicError: The topic exists and would lose what is written to it.
-        BrokerError, ConnectionFailedError: It could not be made, or had no leader for half a minute.
+        BrokerError, ConnectionFailedError: It could not be made, or had no leader for half a minute. It is
+            retriable if fewer brokers are up now.
     """
     if topic in (await cluster.describe_topics([topic])).topics:
         made, flushed = False, await _check_settings(cluster, topic)
     else:
-        made, flushed = await _make(cluster, topic, replication_factor)
+        try:
+            made, flushed = await _make(cluster, topic, replication_factor)
+        except BrokerError as error:
+            error.retriable |= error.code == INVALID_REPLICATION_FACTOR
+            raise
     async for attempt in retrying(PATIENCE_SECONDS, longest_pause_seconds=0.2):
         with attempt:
             info = (await cluster.describe_topics([topic])).partition(TopicPartition(topic, 0))

@@ -84,6 +84,11 @@ class TargetLog:
         self.log += offsets
         self.writers += [writer] * len(offsets)
 
+    def mark(self, count: int) -> None:
+        """Control markers of our producer id. Where it was forgotten it is known again, with no sequence."""
+        self.write([MARKER] * count, OURS)
+        self.memory = self.memory or [Appended(-1, -1, self.end - 1)]
+
     def append(self, sequence: int, offsets: list[int]) -> tuple[int, int, bool]:
         """A batch of our producer id: (error code, base offset, whether it was there already)."""
         last = (sequence + len(offsets) - 1) % SEQUENCES

@@ -153,7 +153,7 @@ class World:
                 copy.runs_noted(len(runs), time.monotonic(), self.map.runs_after(runs[-1][1]))
         elif (gap := copy.queue.gap) is not None:
             count = min(gap.offsets, 1 + number % 3)
-            self.log.write([MARKER] * count, OURS)
+            self.log.mark(count)
             copy.gap_marked(count, time.monotonic())
 
     def look(self, _: int) -> None:
@@ -262,6 +262,10 @@ class World:
         if not self.unheard_anywhere():
             self.log.memory = None
             self.excused = True
+
+    def forget_the_marker(self, _: int) -> None:
+        """Its time has come while requests are on their way."""
+        self.log.memory = None
 
     def truncate(self, number: int) -> None:
         """An unclean election at the target: the end of its log is gone, and the broker's memory with it.
@@ -536,6 +540,22 @@ def test_a_batch_appended_without_the_one_before_is_never_gone_on_with(
 
     assert world.log.log[:2] == [0, 2 if steady else 1]
     assert (world.mirror.copy.state is State.DIVERGED) is steady
+
+
+def test_no_batch_takes_the_place_of_one_that_is_refused_behind_a_marker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The broker has forgotten the producer, and then knows it by a marker: it refuses whatever does not begin
+    with sequence 0. Once it has forgotten that too it would take the next batch.
+    """
+    monkeypatch.setattr(passage, "UNSTEADY_SECONDS", 0.0)
+    world = World([(True, 1), (False, 1), *[(True, 1)] * 4], 0, OffsetMode.SAME, 12)
+    before = [(World.read, 0), (World.exchange, 0), (World.forget, 0), (World.read, 4), (World.own, 0)]
+
+    live(world, [*before, (World.send, 0), (World.hear, 0), (World.forget_the_marker, 0), (World.hear, 0)])
+
+    assert world.log.log == [0, MARKER, 2, 3, 4, 5]
 
 
 def test_what_the_owner_before_has_noted_stays_true_while_it_still_writes() -> None:

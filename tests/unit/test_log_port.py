@@ -159,6 +159,28 @@ async def test_where_brokers_do_not_let_a_topic_be_flushed_it_is_made_without_an
         assert asked == [True]
 
 
+@pytest.mark.parametrize(("code", "another_try"), [(38, True), (41, True), (42, False)])
+async def test_a_state_topic_is_worth_another_try_where_brokers_have_gone_down_just_now(
+    monkeypatch: pytest.MonkeyPatch, code: int, another_try: bool
+) -> None:
+    """
+    It is to have no more replicas than brokers were up. A mirror that starts while they restart waits for
+    them, as for a controller that moves; it does not wait for what is refused for good.
+    """
+    target = Target(monkeypatch, made_by_us=True)
+    target.shown = False
+
+    async def create_topic(*_: object, **__: object) -> bool:
+        raise broker_error(code, "target: creating topic")
+
+    monkeypatch.setattr(log_port, "create_topic", create_topic)
+
+    with pytest.raises(BrokerError, match="creating topic") as refused:
+        await ensure_state_topic(cast(Any, target), STATE, 1)
+
+    assert refused.value.retriable is another_try
+
+
 @pytest.mark.parametrize(
     ("settings", "flushed"),
     [

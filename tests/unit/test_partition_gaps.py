@@ -43,6 +43,21 @@ def test_markers_take_up_offsets_but_no_sequences() -> None:
     assert copy.counters.gap_offsets == 3
 
 
+def test_the_first_batch_behind_markers_is_alone_until_it_is_acknowledged() -> None:
+    """
+    A broker that had forgotten the producer knows it by the markers only, and refuses that batch.
+    """
+    copy = under_way(100)
+    sent(copy, Gap(100, 103))
+    copy.gap_marked(3, NOW)
+
+    behind = sent(copy, batch(103), batch(108), batch(113))
+
+    assert [one.target_offset for one in behind] == [103]
+    copy.answered(behind[0], appended=True, now=NOW)
+    assert [one.target_offset for one in sent(copy, batch(118), batch(123))] == [108, 113]
+
+
 def test_a_large_gap_is_marked_piece_by_piece() -> None:
     """
     What is left of it stays at the head of the queue.
