@@ -27,7 +27,7 @@ from mirror.api.schema import status_to_json
 from mirror.api.server import ApiServer, Backend
 from mirror.cli.client import MirrorClient
 from mirror.errors import ConnectionFailedError, StateConflictError, TwinsiteError, UsageError
-from mirror.model import FlowStatus, Reason, State, TopicPartition
+from mirror.model import FlowStatus, OwnerStatus, Reason, State, TopicPartition
 from monitoring.health import Heartbeats, Readiness
 from monitoring.metrics import Instruments, register
 from tests.unit.statuses import a_flow, a_loss, a_partition
@@ -355,6 +355,38 @@ async def test_a_partition_is_told(port: Port, logged: list[Any], action: str, t
         *(action, "orders", 0),
         "127.0.0.1",
     )
+
+
+OWNER = OwnerStatus("west-2", 17, 0, "http://127.0.0.1:9641")
+NOT_THERE = "at this mirror only, which stands by"
+
+
+@pytest.mark.parametrize(
+    ("copied_by", "who"),
+    [
+        (None, "another mirror of the flow copies, and was told nothing"),
+        (
+            OWNER,
+            "the mirror on west-2, process 17, copies, and was told nothing: ask it, on west-2, "
+            "with --url http://127.0.0.1:9641",
+        ),
+        (replace(OWNER, url=""), "the mirror on west-2, process 17, copies, and was told nothing"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/partitions/orders/0/pause", "/topics/orders/resume"])
+async def test_a_mirror_that_stands_by_says_that_the_owner_was_told_nothing(
+    port: Port, path: str, copied_by: OwnerStatus | None, who: str
+) -> None:
+    """
+    It is done: this mirror may take over. But what is paused here only goes on there.
+    """
+    port.mirror.status = replace(port.mirror.status, owner=False, copied_by=copied_by)
+
+    status, answer = await port.post(path)
+
+    assert status == 200
+    told = [(one["outcome"], one["detail"]) for one in answer["partitions"]]
+    assert set(told) == {("done", f"{NOT_THERE}; {who}")}
 
 
 async def test_a_topic_means_all_its_partitions(port: Port) -> None:
