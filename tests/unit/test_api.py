@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 import os
@@ -15,10 +16,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
 import structlog
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from mirror.api.control import find
@@ -710,6 +713,21 @@ async def test_an_address_of_another_machine_is_told_from_a_port_in_use(port: Po
         await a_server(port.mirror, host=host).start()
 
     assert refused.value.hint.startswith("api.host must be an address or a name of this machine")
+
+
+async def test_a_port_that_only_root_may_have_is_told_from_a_port_in_use(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    No other mirror is to be looked for.
+    """
+    denied = PermissionError(errno.EACCES, "permission denied")
+    monkeypatch.setattr(web.TCPSite, "start", AsyncMock(side_effect=denied))
+
+    with pytest.raises(UsageError, match=r"cannot listen on 127\.0\.0\.1:80: permission denied") as refused:
+        await a_server(port.mirror, port=80).start()
+
+    assert refused.value.hint.startswith("this user may not listen there: choose a port from 1024 on")
 
 
 async def test_another_may_stand_behind_the_port(port: Port) -> None:
