@@ -9,6 +9,7 @@ import structlog
 from tenacity import RetryCallState
 
 from mirror.config import ConnectionSettings, LinkSettings, Settings, host_and_port
+from mirror.errors import hint_of
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.kafka.failures import BeforeSleep, retrying
@@ -26,7 +27,7 @@ UNREACHED_EVERY_SECONDS = 10.0
 
 
 NotReached = Callable[[str, str], None]
-"""Called with the name of a cluster and what went wrong, as in the log."""
+"""Called with the name of a cluster, and with what went wrong and what to do, as in the log."""
 
 
 @contextlib.asynccontextmanager
@@ -100,7 +101,8 @@ def _saying(name: str, not_reached: NotReached) -> BeforeSleep:
 
     def say(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
-        not_reached(name, str(error))
+        hint = hint_of(error)
+        not_reached(name, f"{error} ({hint})" if hint else str(error))
         logged(state)
 
     return say

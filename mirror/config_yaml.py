@@ -19,6 +19,8 @@ from mirror.errors import UsageError
 FILE_BYTES_MAX = 1024 * 1024
 
 
+QUOTING = r"indent with spaces, and put regular expressions and secrets in single quotes: 'orders\..*'"
+"""What helps with most that YAML's reader complains of, which is not always where the cause is."""
 KINDS = {"int": "a number", "float": "a number", "bool": "true or false", "timestamp": "a date"}
 """What YAML takes a plain word for, or is told to."""
 SIGNS = {
@@ -78,7 +80,7 @@ def parse_yaml(content: bytes | str, where: str) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         spot = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise UsageError(f"{where}{spot}: {_in_safe_words(error.problem or '')}") from None
+        raise UsageError(f"{where}{spot}: {_in_safe_words(error.problem or '')}", hint=QUOTING) from None
     except yaml.reader.ReaderError as error:
         raise UsageError(f"{where}: {_unreadable(error)}") from None
     except (yaml.YAMLError, ValueError, RecursionError):

@@ -47,6 +47,11 @@ class TwinsiteError(Exception):
             self.hint = hint
 
 
+def hint_of(error: BaseException | None) -> str:
+    """What to do about an error; empty where nobody knows."""
+    return error.hint if isinstance(error, TwinsiteError) else ""
+
+
 class UsageError(TwinsiteError):
     """The command or the settings are wrong; nothing was started."""
 

@@ -24,6 +24,7 @@ from structlog.typing import FilteringBoundLogger, Processor
 from tenacity import RetryCallState
 
 from mirror import failpoints
+from mirror.errors import hint_of
 from mirror.kafka.secret import SecretSource
 
 Form = Literal["auto", "json", "console"]
@@ -245,12 +246,15 @@ def warn_repeated(
 def log_retry(
     log: FilteringBoundLogger, repeats: Repeats, event: str, **fields: Any
 ) -> Callable[[RetryCallState], None]:
-    """For tenacity's ``before_sleep``: logs why a call is retried, as often as ``repeats`` allows."""
+    """For tenacity's ``before_sleep``: logs why a call is retried, and what can be done about it, as often as
+    ``repeats`` allows.
+    """
 
     def before_sleep(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
         key = (event, type(error).__name__, *fields.values())
         seconds = round(state.seconds_since_start or 0.0, 1)
+        hint = hint_of(error)
         warn_repeated(
             log,
             repeats,
@@ -258,6 +262,7 @@ def log_retry(
             event,
             **fields,
             error=str(error),
+            **({"hint": hint} if hint else {}),
             attempt=state.attempt_number,
             seconds=seconds,
         )

@@ -56,6 +56,8 @@ FINISH_SECONDS = 3.0
 STATUS_SECONDS = 0.25
 STATUS_SHARE = 0.05
 """Snapshots take no larger share of the time, however many partitions there are."""
+UNMATCHED_MAX = 10
+"""How many expressions that match nothing are named."""
 WATCH, WATCH_SILENT_SECONDS = "partitions_watched", 30.0
 
 
@@ -219,6 +221,8 @@ class RunningMirror:
         url = self._answer()
         if not self.engine.partitions and not self.follower.left_out:
             self._say_nothing_matches(once=once)
+        else:
+            self._say_what_matches_nothing()
         announcing = Announcer(self.owner, self.memory, url)
         async with announcing as announcer, asyncio.TaskGroup() as group:
             watching = group.create_task(self._watch())
@@ -304,6 +308,12 @@ class RunningMirror:
         if once:
             raise UsageError(why, hint=there)
         log.warning("no_topic_matches", include=list(self.settings.topics.include), message=f"{why}; {there}")
+
+    def _say_what_matches_nothing(self) -> None:
+        """Some topics are copied, and would hide that an expression for others is wrong."""
+        unmatched = self.follower.unmatched()
+        if unmatched:
+            log.warning("include_matches_nothing", include=unmatched[:UNMATCHED_MAX], count=len(unmatched))
 
     # -- the port for people ---------------------------------------------------------------------
 

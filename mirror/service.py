@@ -39,7 +39,7 @@ class NotBegunError(TwinsiteError):
         if stopped:
             super().__init__("stopped before the mirror was under way")
         else:
-            hint = ConnectionFailedError.hint if waiting.missing else None
+            hint = ConnectionFailedError.hint if waiting.unexplained else None
             super().__init__(f"timed out while the mirror waited for {waiting.waits_for}", hint=hint)
             self.exit_code = ExitCode.TIME_IS_UP
 

@@ -49,13 +49,18 @@ class Waiting:
         self._step = step
 
     def not_reached(self, cluster: str, why: str) -> None:
-        """Note what went wrong last with a cluster that has not answered."""
+        """Note what went wrong last with a cluster that has not answered, and what can be done about it."""
         self._failures[cluster] = why
 
     @property
     def missing(self) -> list[str]:
         """Names of the clusters that have not answered."""
         return sorted({"source", "target"} - self.reached)
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether a cluster has not answered, and nobody knows why; what is known comes with a hint."""
+        return not self._failures.keys() >= set(self.missing)
 
     @property
     def waits_for(self) -> str:

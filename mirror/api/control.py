@@ -18,7 +18,7 @@ from aiohttp import web
 
 from mirror.api.problems import ProblemError, from_error
 from mirror.errors import NothingKnownError, StateConflictError, TwinsiteError, UnknownPartitionError
-from mirror.model import CONTROL_HEADER, FlowStatus, PartitionStatus, State, TopicPartition
+from mirror.model import CONTROL_HEADER, FlowStatus, PartitionStatus, State, TopicPartition, only_on
 
 log = structlog.get_logger(__name__)
 
@@ -75,19 +75,21 @@ class ControlHandlers:
         """Act on one partition."""
         await self._admit(request)
         tp = TopicPartition(request.match_info["topic"], int(request.match_info["partition"]))
-        find(self._status(), tp.topic, tp.partition)
+        status = self._status()
+        find(status, tp.topic, tp.partition)
         await self._act(request, tp)
-        return _answer(request, [_done(tp)])
+        return _answer(request, [_done(tp, done_only_here(status))])
 
     async def topic(self, request: web.Request) -> web.Response:
         """Act on all partitions of a topic; ``accept-loss`` on those that have lost something."""
         await self._admit(request)
-        found = find(self._status(), request.match_info["topic"])
+        status = self._status()
+        found, only_here = find(status, request.match_info["topic"]), done_only_here(status)
         if request.match_info["action"] == "accept-loss":
             found = [partition for partition in found if partition.state is State.DATA_LOSS]
             if not found:
                 raise StateConflictError(f"no partition of {request.match_info['topic']} is in DATA_LOSS")
-        results = [await self._try(request, TopicPartition(p.topic, p.partition)) for p in found]
+        results = [await self._try(request, TopicPartition(p.topic, p.partition), only_here) for p in found]
         refused = sum(result["outcome"] != "done" for result in results)
         if refused:
             detail = f"{refused} of {len(results)} partitions refused"
@@ -101,14 +103,14 @@ class ControlHandlers:
         await self._actions[action](tp)
         log.info("control_done", action=action, topic=tp.topic, partition=tp.partition, caller=request.remote)
 
-    async def _try(self, request: web.Request, tp: TopicPartition) -> dict[str, object]:
+    async def _try(self, request: web.Request, tp: TopicPartition, only_here: str) -> dict[str, object]:
         try:
             await self._act(request, tp)
         except TwinsiteError as error:
             problem = from_error(error)
             refused = {"outcome": "refused", "code": problem.code, "detail": problem.detail}
             return _done(tp) | refused | {"hint": problem.hint}
-        return _done(tp)
+        return _done(tp, only_here)
 
     # -- who may --------------------------------------------------------------------------------
 
@@ -145,6 +147,18 @@ def find(status: FlowStatus, topic: str, partition: int | None = None) -> Sequen
     return found
 
 
+def done_only_here(status: FlowStatus) -> str:
+    """Who goes on regardless of what this mirror was told, and where to say it; empty if this one copies."""
+    if status.owner:
+        return ""
+    other = status.copied_by
+    who = (
+        f"the mirror on {other.host}, process {other.process_id}," if other else "another mirror of the flow"
+    )
+    where = f": ask it{only_on(other.url, other.host)} with --url {other.url}" if other and other.url else ""
+    return f"at this mirror only, which stands by; {who} copies, and was told nothing{where}"
+
+
 def _is_local(remote: str | None) -> bool:
     try:
         address = ipaddress.ip_address(remote or "")
@@ -164,8 +178,9 @@ def _check_empty(body: bytes) -> None:
         raise ProblemError(400, "bad_request", "the body must be {} or empty")
 
 
-def _done(tp: TopicPartition) -> dict[str, object]:
-    return {"topic": tp.topic, "partition": tp.partition, "outcome": "done"}
+def _done(tp: TopicPartition, only_here: str = "") -> dict[str, object]:
+    done = {"topic": tp.topic, "partition": tp.partition, "outcome": "done"}
+    return done | ({"detail": only_here} if only_here else {})
 
 
 def _answer(request: web.Request, results: Sequence[dict[str, object]]) -> web.Response:

@@ -25,9 +25,11 @@ log = structlog.get_logger(__name__)
 
 SHUTDOWN_SECONDS = 1.0
 KEEPALIVE_SECONDS = 30.0
+DENIED_HINT = "this user may not listen there: choose a port from 1024 on, with --api-port or api.port"
 HOST_HINT = "api.host must be an address or a name of this machine; 0.0.0.0 is all its addresses"
 
 
+_LISTENING_HINTS = {errno.EADDRNOTAVAIL: HOST_HINT, errno.EACCES: DENIED_HINT}
 ALL_ADDRESSES = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  (nothing is bound to them here)
 
 
@@ -73,8 +75,9 @@ async def listen(runner: web.AppRunner, host: str, port: int, *, words: str, por
 
 def _not_listening(words: str, error: OSError, port_hint: str) -> UsageError:
     """The error with its cause. Its hint is about the port, unless the address is not of this machine."""
-    of_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-    return UsageError(f"{words}: {error.strerror}", hint=HOST_HINT if of_host else port_hint)
+    of_host = isinstance(error, socket.gaierror)
+    hint = HOST_HINT if of_host else _LISTENING_HINTS.get(error.errno or 0, port_hint)
+    return UsageError(f"{words}: {error.strerror}", hint=hint)
 
 
 async def metrics(request: web.Request, registry: CollectorRegistry) -> web.Response:

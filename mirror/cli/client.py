@@ -103,8 +103,7 @@ class MirrorClient:
         try:
             status, body = self._exchange(method, target, headers)
         except (OSError, http.client.HTTPException) as error:
-            words = str(error) or type(error).__name__
-            raise ConnectionFailedError(f"{self.url}: {words}", hint=HINT_UNREACHABLE) from error
+            raise ConnectionFailedError(f"{self.url}: {_in_words(error)}", hint=HINT_UNREACHABLE) from error
         document = self._document(status, body)
         if status == 404 and document.get("code") != UNKNOWN_PARTITION:
             raise ConnectionFailedError(
@@ -134,3 +133,10 @@ class MirrorClient:
                 f"{self.url}: status {status} without JSON: this is not a mirror", hint=HINT_UNREACHABLE
             )
         return document
+
+
+def _in_words(error: OSError | http.client.HTTPException) -> str:
+    """Why there is no answer; never the bytes of one that is not HTTP."""
+    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, OSError):
+        return "the answer is not HTTP: this is not the port of a mirror"
+    return str(error) or type(error).__name__

@@ -38,7 +38,8 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "reader of committed records gets past it."
         ),
         Reason.SOURCE_UNAVAILABLE: (
-            "Look at the source brokers and the network to them; copying continues by itself."
+            "Look at the source brokers and the network to them, and at the mirror's rights where a topic is "
+            "not listed; copying continues by itself."
         ),
         Reason.TARGET_UNAVAILABLE: (
             "Look at the target brokers and the network to them; copying continues by itself."

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from checkpoint.model import PartitionRecord
 from mirror.flow.facts import Known, TargetLook
-from mirror.flow.position import Decision, Prepare, Proceed, Register
-from mirror.model import TopicPartition
+from mirror.flow.position import Decision, Prepare, Proceed, Register, Stop
+from mirror.model import Reason, TopicPartition
 from mirror.topic_names import STATE_TOPIC_PREFIX
 
 
@@ -31,10 +31,12 @@ def to_note(decision: Decision, known: Known | None, target: TargetLook) -> str 
 
 def takes(decision: Decision, known: Known | None, target: TargetLook) -> bool:
     """Whether the partition is about to write where nothing of it is yet, not even padding, or into another
-    topic than before.
+    topic than before; or would do so if others had not filled the target partition.
     """
     if isinstance(decision, Register):
         return True
+    if isinstance(decision, Stop):
+        return decision.reason is Reason.TARGET_NOT_EMPTY
     if not isinstance(decision, Proceed | Prepare) or known is None:
         return False
     if known.target_topic_id not in {None, target.topic_id}:

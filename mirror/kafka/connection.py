@@ -24,6 +24,10 @@ from mirror.kafka.outgoing import Buffers
 from mirror.kafka.session import Way
 from mirror.kafka.transport import Transport
 
+METADATA = 3
+"""The API that every broker speaks, of whatever version."""
+NO_BROKER = "this may be the port of a controller: use that of a broker's listener (advertised.listeners)"
+
 _HEAD = struct.Struct(">ihhih")
 
 
@@ -109,7 +113,8 @@ class Connection(Transport):
             what = name or f"API {api_key}"
             theirs = f"speaks {what} versions {low} to {high}" if high >= 0 else f"does not speak {what}"
             ours = f"{lowest} to {highest}" if lowest < highest else str(highest)
-            raise UnsupportedVersionError(f"{self.address}: the broker {theirs}, the mirror speaks {ours}")
+            words = f"{self.address}: the broker {theirs}, the mirror speaks {ours}"
+            raise UnsupportedVersionError(words, hint=None if METADATA in self.api_versions else NO_BROKER)
         return version
 
     async def call(self, request: Any, highest: int | None = None) -> Any:

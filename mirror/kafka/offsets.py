@@ -299,9 +299,12 @@ async def _ask_leaders(
 def _leaderless(cluster: Cluster, tp: TopicPartition) -> TwinsiteError:
     """Why no broker can be asked: the topic cannot be described, or the partition has no known leader."""
     known = cluster.info.errors.get(tp.topic)
-    if known is None:
+    if known is not None:
+        return known.with_traceback(None)  # it is kept, and may have been raised before
+    if tp.topic in cluster.info.topics:
         return ConnectionFailedError(f"{cluster.name}: no leader is known for {tp}")
-    return known.with_traceback(None)  # it is kept, and may have been raised before
+    why = "it does not exist, or the mirror may not describe it"
+    return ConnectionFailedError(f"{cluster.name}: topic {tp.topic} is not listed: {why}")
 
 
 async def _ask(

@@ -33,7 +33,7 @@ from mirror.model import Reason, State, TopicLeftOut, TopicPartition
 from mirror.sync.acls import ALLOW, Skipped
 from mirror.sync.carry_acls import carry_acls, principals
 from mirror.sync.missing import MissingTopics
-from mirror.sync.names import Ignored, NamePolicy, TopicSelector
+from mirror.sync.names import NamePolicy, TopicSelector
 from mirror.sync.returning import Returning
 from mirror.sync.source_topics import SourceTopics
 from mirror.sync.target_topics import TargetTopics
@@ -103,6 +103,10 @@ class Follower:
         """Why none of the topics seen is copied, and which of them may have been meant; both in words."""
         return self._selector.why_nothing(self.seen)
 
+    def unmatched(self) -> list[str]:
+        """The expressions to include that match none of the topics seen."""
+        return self._selector.unmatched(self.seen)
+
     async def run(self, *, once: bool) -> None:
         """Follow until cancelled. A pass that fails is logged and tried again.
 
@@ -158,7 +162,7 @@ class Follower:
         await self._missing.look(found, [n for n in self._begun() if self._selector.why_not(n) is None])
         internal = {name for name, topic in found.topics.items() if topic.internal}
         selection = self._selector.select(found.topics, internal=internal)
-        self.seen = [n for n in sorted(found.topics) if selection.ignored.get(n) is not Ignored.INTERNAL]
+        self.seen = sorted(found.topics)
         left_out = await self._returning.left_out(found, selection.chosen, self._begun())
         if nothing_new:
             left_out |= self._not_known_at_first(selection.chosen)

@@ -42,6 +42,7 @@ class Ignored(StrEnum):
 _TAKEN_OUT = {
     Ignored.EXCLUDED: "topics.exclude leaves out every topic at the source that matches topics.include",
     Ignored.OWN_COPY: "source and target are one cluster: the flow writes all that matches topics.include",
+    Ignored.INTERNAL: "all that matches topics.include are internal topics, which no mirror copies",
 }
 """Why nothing is copied although topics match ``topics.include``."""
 
@@ -116,10 +117,10 @@ class TopicSelector:
 
     def why_not(self, name: str) -> Ignored | None:
         """Why the topic is not copied; None if it is."""
-        if is_internal(name):
-            return Ignored.INTERNAL
         if not _matches(self._include, name):
             return Ignored.NOT_INCLUDED
+        if is_internal(name):
+            return Ignored.INTERNAL
         if _matches(self._exclude, name):
             return Ignored.EXCLUDED
         if self._same_cluster and self.policy.to_source(name) is not None:
@@ -149,8 +150,20 @@ class TopicSelector:
             matching = [name for name in told if told[name] is reason]
             if matching:
                 return words, f"topics that match: {_few(matching)}"
-        there = nearest(names, [pattern.pattern for pattern in self._include])
-        return "no topic at the source matches topics.include", f"topics there: {_few(there)}"
+        there = nearest(_ordinary(names), [pattern.pattern for pattern in self._include])
+        words = f"topics there: {_few(there)}"
+        if any(pattern.search(name) for pattern in self._include for name in there):
+            words += "; an expression must match the whole name: add .* where more may follow"
+        return "no topic at the source matches topics.include", words
+
+    def unmatched(self, names: Collection[str]) -> list[str]:
+        """The expressions to include that match none of these topics, internal ones aside."""
+        ordinary = _ordinary(names)
+        return [p.pattern for p in self._include if not any(map(p.fullmatch, ordinary))]
+
+
+def _ordinary(names: Iterable[str]) -> list[str]:
+    return [name for name in names if not is_internal(name)]
 
 
 def _few(names: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from functools import partial
 from pathlib import Path
@@ -175,6 +176,22 @@ async def test_a_pattern_that_matches_nothing_is_said(
     assert "warning" in line
     assert name in line.split("topics there")[1]
     assert asked.code == 3
+
+
+async def test_a_slip_in_one_of_several_patterns_is_said(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The topics that the others match would hide it: all of those are there at the end.
+    """
+    name = await topic(source)
+    options = ("--source", source.bootstrap, "--target", target.bootstrap, "--flow", "slip-in-one", "--once")
+
+    done = await twinsite("mirror", *options, "--topics", f"{name},{name}-odrers", work_dir=tmp_path)
+
+    [line] = [json.loads(line) for line in done.stderr.splitlines() if "include_matches_nothing" in line]
+    assert (line["level"], line["include"], line["count"]) == ("warning", [f"{name}-odrers"], 1)
+    assert done.code == 0
 
 
 async def test_a_copy_moves_a_bar_on_a_terminal_and_writes_lines_into_a_pipe(

@@ -20,20 +20,20 @@ from tests.harness.mirror import flow_of, mirror_once, running, states
 pytestmark = pytest.mark.timeout(180)
 
 LEFT = [(State.BLOCKED, Reason.ANOTHER_FLOW)]
-AUTO = {"offsets": {"mode": "auto"}}
 
 
+@pytest.mark.parametrize("offsets", ["same", "auto"])
 async def test_a_flow_of_another_name_does_not_double_the_copy(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, offsets: str
 ) -> None:
     """
-    Whatever the offsets may be. Once the old copy was deleted the topic is copied anew; to another name it is
-    at once.
+    Whatever the offsets may be, and it says whose the copy is. Once the old copy was deleted the topic is
+    copied anew; to another name it is at once.
     """
-    name = await topic(source)
+    name, settings = await topic(source), {"offsets": {"mode": offsets}}
     load(source.bootstrap, name, json_rows(50, 50))
-    await mirror_once(flow_of(source, target, name, flow=f"{name}-old", **AUTO))
-    renamed = flow_of(source, target, name, flow=f"{name}-new", **AUTO)
+    await mirror_once(flow_of(source, target, name, flow=f"{name}-old", **settings))
+    renamed = flow_of(source, target, name, flow=f"{name}-new", **settings)
 
     refused = (await mirror_once(renamed)).partitions[0]
     prefix = {"include": [re.escape(name)], "names": "prefix", "prefix": "anew."}

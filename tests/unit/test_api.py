@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import json
 import os
@@ -15,10 +16,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
 import structlog
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from mirror.api.control import find
@@ -27,7 +30,7 @@ from mirror.api.schema import status_to_json
 from mirror.api.server import ApiServer, Backend
 from mirror.cli.client import MirrorClient
 from mirror.errors import ConnectionFailedError, StateConflictError, TwinsiteError, UsageError
-from mirror.model import FlowStatus, Reason, State, TopicPartition
+from mirror.model import FlowStatus, OwnerStatus, Reason, State, TopicPartition
 from monitoring.health import Heartbeats, Readiness
 from monitoring.metrics import Instruments, register
 from tests.unit.statuses import a_flow, a_loss, a_partition
@@ -357,6 +360,38 @@ async def test_a_partition_is_told(port: Port, logged: list[Any], action: str, t
     )
 
 
+OWNER = OwnerStatus("west-2", 17, 0, "http://127.0.0.1:9641")
+NOT_THERE = "at this mirror only, which stands by"
+
+
+@pytest.mark.parametrize(
+    ("copied_by", "who"),
+    [
+        (None, "another mirror of the flow copies, and was told nothing"),
+        (
+            OWNER,
+            "the mirror on west-2, process 17, copies, and was told nothing: ask it, on west-2, "
+            "with --url http://127.0.0.1:9641",
+        ),
+        (replace(OWNER, url=""), "the mirror on west-2, process 17, copies, and was told nothing"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/partitions/orders/0/pause", "/topics/orders/resume"])
+async def test_a_mirror_that_stands_by_says_that_the_owner_was_told_nothing(
+    port: Port, path: str, copied_by: OwnerStatus | None, who: str
+) -> None:
+    """
+    It is done: this mirror may take over. But what is paused here only goes on there.
+    """
+    port.mirror.status = replace(port.mirror.status, owner=False, copied_by=copied_by)
+
+    status, answer = await port.post(path)
+
+    assert status == 200
+    told = [(one["outcome"], one["detail"]) for one in answer["partitions"]]
+    assert set(told) == {("done", f"{NOT_THERE}; {who}")}
+
+
 async def test_a_topic_means_all_its_partitions(port: Port) -> None:
     """
     And no partition of another topic.
@@ -678,6 +713,21 @@ async def test_an_address_of_another_machine_is_told_from_a_port_in_use(port: Po
         await a_server(port.mirror, host=host).start()
 
     assert refused.value.hint.startswith("api.host must be an address or a name of this machine")
+
+
+async def test_a_port_that_only_root_may_have_is_told_from_a_port_in_use(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    No other mirror is to be looked for.
+    """
+    denied = PermissionError(errno.EACCES, "permission denied")
+    monkeypatch.setattr(web.TCPSite, "start", AsyncMock(side_effect=denied))
+
+    with pytest.raises(UsageError, match=r"cannot listen on 127\.0\.0\.1:80: permission denied") as refused:
+        await a_server(port.mirror, port=80).start()
+
+    assert refused.value.hint.startswith("this user may not listen there: choose a port from 1024 on")
 
 
 async def test_another_may_stand_behind_the_port(port: Port) -> None:

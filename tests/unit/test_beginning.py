@@ -195,6 +195,7 @@ async def test_a_mirror_that_waits_for_a_cluster_is_alive_and_not_ready() -> Non
     assert status_from_json(json.loads(status)).partitions == ()
     assert waits_for.startswith("source and target to answer: source: 127.0.0.1:1: cannot connect: ")
     assert "; target: 127.0.0.1:2: cannot connect: " in waits_for
+    assert waits_for.endswith("(check the address, the broker and the network)")
 
 
 async def test_a_taken_port_is_said_before_any_cluster_is_asked() -> None:

@@ -418,6 +418,21 @@ def test_time_that_is_up_before_a_mirror_is_under_way_makes_it_5(
     assert capsys.readouterr().err == f"error: timed out while the mirror waited for {words}\n{hint}"
 
 
+def test_what_went_wrong_with_a_cluster_brings_its_own_hint() -> None:
+    """
+    Said once, and not beside another one that leads elsewhere.
+    """
+    source, target = ({"bootstrap_servers": f"{name}:9092"} for name in ("east", "west"))
+    waiting = Waiting(parse({"source": source, "target": target, "topics": {"include": [".*"]}}))
+    waiting.reached.add("target")
+    waiting.not_reached("source", "east:9092: the broker closed the connection (it may require SASL)")
+
+    error = service.NotBegunError(waiting, stopped=False)
+
+    assert str(error).endswith("closed the connection (it may require SASL)")
+    assert error.hint == ""
+
+
 @pytest.mark.parametrize(("arguments", "expected"), [(["--once"], 1), (["--api-port", "-1"], 0)])
 def test_a_signal_before_a_cluster_answered(
     mirroring: FakeService, arguments: list[str], expected: int

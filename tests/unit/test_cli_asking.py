@@ -6,10 +6,12 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -340,6 +342,28 @@ def test_something_else_at_the_port_is_named_as_such(
 
     assert code == 1
     assert "this is not a mirror" in capsys.readouterr().err
+
+
+def test_what_does_not_speak_http_is_named_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    As the port of a listener with TLS, which sends an alert. Its bytes say nothing to people.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def alert() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"\x15\x03\x03\x00\x02\x02\x50")
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(alert)
+            code = main(["status", "--url", f"http://127.0.0.1:{listener.getsockname()[1]}"])
+
+    err = capsys.readouterr().err
+    assert code == 1
+    assert "the answer is not HTTP: this is not the port of a mirror" in err
+    assert "x15" not in err
 
 
 @pytest.mark.parametrize(("reverse", "shown"), [(False, "87"), (True, "100")])

@@ -85,3 +85,19 @@ async def test_who_asks_for_an_offset_is_told_why_there_is_nobody_to_ask(
     found = await list_offsets(cast(Any, cluster), [tp], LATEST)
 
     assert type(found[tp]) is kind
+
+
+async def test_a_topic_that_is_not_listed_is_told_from_a_partition_without_a_leader() -> None:
+    """
+    Brokers leave a topic that may not be described out of the list, as one that was deleted: who looks for a
+    leader then looks in the wrong place.
+    """
+    cluster = SimpleNamespace(name="source", info=picture((1, 0)))
+    gone, leaderless = TopicPartition("audit", 0), TopicPartition("orders", 7)
+
+    found = await list_offsets(cast(Any, cluster), [gone, leaderless], LATEST)
+
+    assert str(found[gone]) == (
+        "source: topic audit is not listed: it does not exist, or the mirror may not describe it"
+    )
+    assert str(found[leaderless]) == "source: no leader is known for orders-7"

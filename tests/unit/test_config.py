@@ -566,6 +566,17 @@ def test_a_file_that_is_no_settings_file_is_refused_with_the_place(text: str | b
     assert PASSWORD not in str(refusal.value)
 
 
+@pytest.mark.parametrize("value", ["[*]", "*.orders", "[!orders]", r'"orders\.x"', "[orders.{2}]", "[%a]"])
+def test_an_expression_that_yaml_takes_for_its_own_signs_is_refused_with_the_way_out(value: str) -> None:
+    """
+    Where the place is the end of the file, as after [!orders], nothing else would say what is wrong.
+    """
+    with pytest.raises(UsageError) as refusal:
+        parse_yaml(f"topics:\n  include: {value}\n", "flow.yaml")
+
+    assert "single quotes" in refusal.value.hint
+
+
 def test_sections_that_are_alike_may_be_written_once() -> None:
     """
     Anchors and merges are YAML's own way; a key beside a merge wins over it.

@@ -315,11 +315,13 @@ def test_only_so_many_keys_are_remembered() -> None:
 
 def test_retries_say_why_and_do_not_flood() -> None:
     """
-    Twenty tries at the same thing are one line; another error is another.
+    Twenty tries at the same thing are one line; another error is another. Where something can be done, it is
+    said too: nobody sees how a mirror ends that waits for ever.
     """
     stream = set_up()
     repeats = logs.Repeats(clock=Clock())
-    tries = iter([*[ConnectionFailedError("refused")] * 19, TimeoutError("too late")])
+    refused = ConnectionFailedError("refused", hint="it wants SASL")
+    tries = iter([*[refused] * 19, TimeoutError("too late")])
 
     @tenacity.retry(
         stop=tenacity.stop_after_attempt(21),
@@ -338,6 +340,7 @@ def test_retries_say_why_and_do_not_flood() -> None:
         1,
     )
     assert (second["error"], second["attempt"]) == ("too late", 20)
+    assert (first["hint"], "hint" in second) == ("it wants SASL", False)
 
 
 def test_an_exception_a_library_logs_keeps_its_traceback() -> None:

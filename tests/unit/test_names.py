@@ -179,3 +179,32 @@ def test_where_nothing_is_copied_it_is_said_whether_anything_matches() -> None:
     assert mistyped[0] == "no topic at the source matches topics.include"
     assert mistyped[1].startswith("topics there: audit, ")
     assert TopicSelector(["a"]).why_nothing([])[1] == "topics there: none that the mirror may describe"
+
+
+def test_what_matches_only_a_part_of_a_name_and_what_is_never_copied_is_told_from_a_slip() -> None:
+    """
+    Nobody would find a slip there.
+    """
+    found = ["__consumer_offsets", "orders.eu"]
+
+    part = TopicSelector(["orders"]).why_nothing(found)
+    internal = TopicSelector(["__consumer_.*", "audit"]).why_nothing(found)
+
+    assert part == (
+        "no topic at the source matches topics.include",
+        "topics there: orders.eu; an expression must match the whole name: add .* where more may follow",
+    )
+    assert internal == (
+        "all that matches topics.include are internal topics, which no mirror copies",
+        "topics that match: __consumer_offsets",
+    )
+
+
+def test_of_several_expressions_those_are_known_that_match_nothing() -> None:
+    """
+    A slip in one of them would leave out a topic, and the others would hide that. What is never copied does
+    not count; what is excluded does: somebody meant that.
+    """
+    selector = TopicSelector(["orders", "ordrs", "__consumer_offsets", "audit.*"], ["audit.*"])
+
+    assert selector.unmatched(["__consumer_offsets", "audit.x", "orders"]) == ["ordrs", "__consumer_offsets"]

@@ -50,6 +50,22 @@ def _answer(api: int, version: int) -> bytes:
     return b"\0" + bytes(answer.encode(version=version))
 
 
+async def test_a_controller_is_told_from_a_broker_that_is_too_old(
+    old_broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Its port stands beside the broker's in the settings of a node: no other version of Kafka would help.
+    """
+    monkeypatch.delitem(SPOKEN, METADATA)
+
+    with pytest.raises(UnsupportedVersionError) as refused:
+        async with connected("source", ClusterSettings(bootstrap_servers=(old_broker,))):
+            pytest.fail("it was taken")
+
+    assert str(refused.value).startswith(f"{old_broker}: the broker does not speak MetadataRequest")
+    assert "the port of a controller" in refused.value.hint
+
+
 @pytest.mark.parametrize("name", ["source", "target"])
 async def test_brokers_that_are_too_old_are_refused_at_the_start(old_broker: str, name: str) -> None:
     """

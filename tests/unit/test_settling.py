@@ -537,6 +537,27 @@ async def test_what_another_flow_copies_into_is_left_to_it(
     assert copy.copying
 
 
+@pytest.mark.parametrize(
+    ("anothers", "reason"), [(False, Reason.TARGET_NOT_EMPTY), (True, Reason.ANOTHER_FLOW)]
+)
+async def test_a_target_that_is_not_empty_is_named_by_the_flow_that_filled_it(
+    monkeypatch: pytest.MonkeyPatch, anothers: bool, reason: Reason
+) -> None:
+    """
+    Also where offsets have to be the same: the way out is another one, and is never to delete a good copy.
+    """
+    copy, world = partition(), World(monkeypatch)
+    world.objected = {copy.target: ANOTHERS} if anothers else {}
+    filled = Stop(State.BLOCKED, Reason.TARGET_NOT_EMPTY, "it holds others")
+    monkeypatch.setattr(judging, "decide", lambda *_, **__: filled)
+
+    async with world.looking(copy):
+        pass
+
+    assert (copy.state, copy.reason) == (State.BLOCKED, reason)
+    assert copy.look_due_at is not None
+
+
 @pytest.mark.parametrize("answered", [True, False])
 async def test_that_a_partition_has_a_map_is_said_once_when_it_goes_on_so(
     monkeypatch: pytest.MonkeyPatch, answered: bool

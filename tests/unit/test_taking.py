@@ -84,6 +84,17 @@ def test_what_does_not_go_on_takes_nothing_and_notes_nothing() -> None:
     assert not takes(stop, elsewhere, EMPTY)
 
 
+def test_what_others_have_filled_is_taken_as_far_as_asking_whose_it_is() -> None:
+    """
+    It is refused either way: because it is not empty, or as the copy of another flow.
+    """
+    filled = Stop(State.BLOCKED, Reason.TARGET_NOT_EMPTY, "it holds others")
+
+    assert takes(filled, None, WRITTEN)
+    assert to_note(filled, None, WRITTEN) is None
+    assert not yields("z", Claim("a", ORDERS_0), filled, None, WRITTEN)
+
+
 @pytest.mark.parametrize(
     ("topic_id", "target", "theirs"),
     [
