@@ -25,8 +25,7 @@ BROKER = "broker"
 """The parameter that names a broker by its address; without it the relay takes any."""
 LISTENS = "set link.relays to the addresses on which `twinsite relay` listens"
 NO_TLS = f"{LISTENS}; if it requires TLS, set link.security"
-UNKNOWN = "it may require a client certificate, or reject the mirror's: see tls_refused in its log"
-"""With TLS 1.3 the handshake is over for us before the other side has checked our certificate."""
+SEE = "see tls_refused in its log"
 WHOSE = "set link.security.certificate_file to a certificate that listen.client_ca_file of the relay accepts"
 OTHER_PORT = "or this is not the port on which it listens for mirrors"
 WHICH_PORT = "use listen.address (port 9650), not api.port (9651); if you do, update the relay"
@@ -44,6 +43,13 @@ LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9}) *(?:\r|$)", re.IGNORECASE)
 OTHER_PROTOCOL, UNKNOWN_BROKER, UNKNOWN_STREAM = "other_protocol", "unknown_broker", "unknown_stream"
 UNKNOWN_PATH, UNKNOWN_IDENTITY, NO_UPGRADE = "not_found", "unknown_identity", "no_upgrade"
 """Problem codes in a relay's answers."""
+
+
+class UnansweredError(ConnectionFailedError):
+    """A relay has ended a connection with TLS without an answer.
+
+    With TLS 1.3 the handshake is over for us before the other side has checked our certificate.
+    """
 
 
 class UnknownStreamError(ConnectionFailedError):
@@ -75,6 +81,7 @@ async def upgrade(sock: socket.socket, relay: str, path: str, protocol: str) -> 
     """Switch a connection to a relay to another protocol.
 
     Raises:
+        UnansweredError: The relay closes a connection with TLS.
         ConnectionFailedError: The relay closes the connection, or cannot do it just now; or what stands
             before it did not pass the request on as we sent it; or something else has answered: a proxy
             before a relay that is restarting, or a bit was flipped.
@@ -107,7 +114,7 @@ async def _answer(sock: socket.socket, relay: str) -> Head:
         if not more:
             words = f"relay {relay}: the connection was closed before an answer came"
             if isinstance(sock, ssl.SSLSocket):
-                raise ConnectionFailedError(f"{words}; {UNKNOWN}", hint=WHOSE)
+                raise UnansweredError(words, hint=WHOSE)
             raise ConnectionFailedError(words, hint=NO_TLS)
         came += more
         if len(came) >= HEAD_BYTES_MAX:
