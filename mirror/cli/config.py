@@ -33,9 +33,11 @@ def config() -> None:
 
 
 def _load(path: Path) -> Settings | RelaySettings:
-    """The settings of a file: a relay's if they have ``cluster``, which a mirror's never have."""
+    """The settings of a file: a relay's if at least half of the sections that tell them apart are."""
     document, folder = read_yaml(path), path.absolute().parent
-    if "cluster" in document:
+    of_relay, of_mirror = RelaySettings.model_fields.keys(), Settings.model_fields.keys()
+    told = document.keys() & (of_relay ^ of_mirror)
+    if told and 2 * len(told & of_relay) >= len(told):
         return config_relay.parse(document, where=str(path), folder=folder)
     return settings_module.parse(document, where=str(path), folder=folder)
 

@@ -194,6 +194,35 @@ def test_a_bad_file_of_a_relay_is_refused_with_every_reason(
     assert "listen_on: there is no such setting; did you mean listen?" in err
 
 
+@pytest.mark.parametrize("more", ["", "limits: [{rate: 1 MB/s}]\n"])
+def test_a_file_of_a_relay_that_does_not_name_its_cluster_is_not_taken_for_one_of_a_mirror(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str
+) -> None:
+    """
+    What is missing is the cluster, not the topics.
+    """
+    path = tmp_path / "relay.yaml"
+    path.write_text("listen: {address: '0.0.0.0:9650'}\n" + more)
+
+    assert main(["config", "validate", "--config", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert f"error: {path}: cluster: is missing" in err
+    assert "topics" not in err
+
+
+def test_a_limit_of_a_relay_that_never_applies_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    The relay would ignore it without a word.
+    """
+    path = tmp_path / "relay.yaml"
+    path.write_text(RELAY_FILE + "limits: [{rate: 2 MB/s}, {rate: 1 MB/s, days: sun}]\n")
+
+    assert main(["config", "validate", "--config", str(path)]) == 0
+    assert "warning: limits[1]: never applies: limits[0] always does" in capsys.readouterr().err
+
+
 def test_there_is_a_schema_for_relays(capsys: pytest.CaptureFixture[str]) -> None:
     """
     It refuses unknown keys as the relay does.
