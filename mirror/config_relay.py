@@ -37,7 +37,11 @@ class RoleSettings(Section):
         default=(), description="Regular expressions; a topic may not be read if one matches its whole name."
     )
     connections_max: Whole = Field(
-        default=200, ge=1, le=100_000, description="Connections of one identity, including its streams."
+        default=200,
+        ge=1,
+        le=100_000,
+        description="Connections of one identity, including its streams. Each of its mirrors has those of "
+        "link.connections, one for each broker, and one more; with fewer its partitions are BLOCKED.",
     )
     streams_max: Whole = Field(default=20, ge=1, le=100_000, description="Streams of one identity.")
 
