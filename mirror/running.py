@@ -41,6 +41,7 @@ from mirror.model import FlowStatus
 from mirror.observing import register_metrics
 from mirror.operating import Operator
 from mirror.sync.follow import Follower
+from mirror.sync.names import HIDDEN
 from mirror.taking_part import flow_of
 from mirror.waiting import Waiting
 from monitoring.health import Heartbeats, Readiness
@@ -219,6 +220,8 @@ class RunningMirror:
         url = self._answer()
         if not self.engine.partitions and not self.follower.left_out:
             self._say_nothing_matches(once=once)
+        elif unmatched := self.follower.patterns_matching_nothing:
+            log.warning("patterns_without_topics", patterns=unmatched, message=HIDDEN)
         announcing = Announcer(self.owner, self.memory, url)
         async with announcing as announcer, asyncio.TaskGroup() as group:
             watching = group.create_task(self._watch())

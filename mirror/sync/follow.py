@@ -103,6 +103,11 @@ class Follower:
         """Why none of the topics seen is copied, and which of them may have been meant; both in words."""
         return self._selector.why_nothing(self.seen)
 
+    @property
+    def patterns_matching_nothing(self) -> list[str]:
+        """Those of ``topics.include`` that match none of the topics seen."""
+        return self._selector.matching_nothing(self.seen)
+
     async def run(self, *, once: bool) -> None:
         """Follow until cancelled. A pass that fails is logged and tried again.
 

@@ -18,6 +18,7 @@ from mirror.errors import UsageError
 from mirror.topic_names import is_internal, why_no_prefix
 
 NEAREST_MAX = 10
+HIDDEN = "a topic without Describe, or outside the mirror's role at a relay, is hidden"
 
 
 class Ignored(StrEnum):
@@ -150,7 +151,11 @@ class TopicSelector:
             if matching:
                 return words, f"topics that match: {_few(matching)}"
         there = nearest(names, [pattern.pattern for pattern in self._include])
-        return "no topic at the source matches topics.include", f"topics there: {_few(there)}"
+        return "no topic at the source matches topics.include", f"topics there: {_few(there)}; {HIDDEN}"
+
+    def matching_nothing(self, names: Collection[str]) -> list[str]:
+        """The patterns to include that match none of these names."""
+        return [p.pattern for p in self._include if not any(map(p.fullmatch, names))]
 
 
 def _few(names: Sequence[str]) -> str:

@@ -178,4 +178,17 @@ def test_where_nothing_is_copied_it_is_said_whether_anything_matches() -> None:
     )
     assert mistyped[0] == "no topic at the source matches topics.include"
     assert mistyped[1].startswith("topics there: audit, ")
-    assert TopicSelector(["a"]).why_nothing([])[1] == "topics there: none that the mirror may describe"
+    assert (
+        TopicSelector(["a"]).why_nothing([])[1].startswith("topics there: none that the mirror may describe")
+    )
+    assert "outside the mirror's role at a relay" in mistyped[1]
+
+
+def test_a_pattern_that_matches_no_topic_is_named_although_others_match() -> None:
+    """
+    Its topic may be misspelt or hidden: nothing else would show that it is not copied.
+    """
+    selector = TopicSelector(["orders.*", "secret", "audit"], ["audit"])
+
+    assert selector.matching_nothing(["orders-eu", "audit"]) == ["secret"]
+    assert selector.matching_nothing([]) == ["orders.*", "secret", "audit"]

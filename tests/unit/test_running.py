@@ -50,7 +50,7 @@ async def test_a_mirror_takes_its_word_back_however_it_ends(how: str) -> None:
     mirror = RunningMirror.of(settings, source, target, owner, memory, None, Waiting(settings))
     idle = {ORDERS_0: PartitionCopy(ORDERS_0, ORDERS_0, bytes(16), in_flight_max=5)}
     mirror.engine = cast(Any, SimpleNamespace(partitions=idle, run=copy, changed=Mock()))
-    mirror.follower = cast(Any, SimpleNamespace(left_out=(), run=follow))
+    mirror.follower = cast(Any, SimpleNamespace(left_out=(), run=follow, patterns_matching_nothing=[]))
 
     running = asyncio.create_task(mirror.run(asyncio.Event(), once=False, ends_at=None, on_status=None))
     await until(lambda: memory.owner is not None, "it has said where it runs", 5)
@@ -89,7 +89,9 @@ async def test_a_run_whose_check_of_the_goals_fails_has_failed(monkeypatch: pyte
     mirror.engine = cast(
         Any, SimpleNamespace(partitions=idle, run=for_ever, changed=Mock(), drain=AsyncMock())
     )
-    mirror.follower = cast(Any, SimpleNamespace(left_out=(), run=for_ever, finish=AsyncMock()))
+    mirror.follower = cast(
+        Any, SimpleNamespace(left_out=(), run=for_ever, finish=AsyncMock(), patterns_matching_nothing=[])
+    )
     mirror.watch = cast(Any, SimpleNamespace(look=Mock(), run=AsyncMock()))
     monkeypatch.setattr(Goals, "reached", fail)
 
