@@ -41,7 +41,8 @@ class RoleSettings(Section):
         ge=1,
         le=100_000,
         description="Connections of one identity, including its streams. Each of its mirrors has those of "
-        "link.connections, one for each broker, and one more; with fewer its partitions are BLOCKED.",
+        "link.connections, and at least one more than there are brokers; with too few its partitions are "
+        "BLOCKED.",
     )
     streams_max: Whole = Field(default=20, ge=1, le=100_000, description="Streams of one identity.")
 
