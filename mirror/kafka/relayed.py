@@ -12,6 +12,7 @@ import json
 import re
 import socket
 import ssl
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -42,6 +43,7 @@ STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|$)")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9}) *(?:\r|$)", re.IGNORECASE)
 OTHER_PROTOCOL, UNKNOWN_BROKER, UNKNOWN_STREAM = "other_protocol", "unknown_broker", "unknown_stream"
 UNKNOWN_PATH, UNKNOWN_IDENTITY, NO_UPGRADE = "not_found", "unknown_identity", "no_upgrade"
+TOO_MANY_CONNECTIONS = "too_many_connections"
 """Problem codes in a relay's answers."""
 
 
@@ -54,6 +56,26 @@ class UnansweredError(ConnectionFailedError):
 
 class UnknownStreamError(ConnectionFailedError):
     """There is no such stream to join: it has ended, or another relay at this address has it."""
+
+
+REFUSALS: Mapping[str, tuple[type[TwinsiteError], str]] = {
+    UNKNOWN_PATH: (UnsupportedVersionError, WHICH_PORT),
+    OTHER_PROTOCOL: (UnsupportedVersionError, "update the older one of mirror and relay"),
+    UNKNOWN_IDENTITY: (
+        AuthenticationError,
+        "add one of these names to listen.identities of the relay and restart it, or use another certificate",
+    ),
+    TOO_MANY_CONNECTIONS: (
+        ConnectionFailedError,
+        "raise connections_max or streams_max of the relay, in listen or in the role, or use another relay",
+    ),
+    NO_UPGRADE: (ConnectionFailedError, PASSED_ON),
+    UNKNOWN_STREAM: (
+        UnknownStreamError,
+        "if this address leads to several relays, name each of them in link.relays, or set link.connections to 1",
+    ),
+}
+"""What a problem code means for who has asked, and what to do about it."""
 
 
 class Head(NamedTuple):
@@ -149,17 +171,11 @@ def _refusal(relay: str, status: int, content: bytes) -> TwinsiteError:
         code, words = str(problem["code"]), f"relay {relay}: {str(problem['detail'])[:DETAIL_SHOWN]}"
     except (ValueError, TypeError, KeyError):
         code, words = "", f"relay {relay}: it answers with HTTP status {status}"
-    if code == UNKNOWN_IDENTITY:
-        return AuthenticationError(words)
-    if code == OTHER_PROTOCOL:
-        return UnsupportedVersionError(words)
-    if code == NO_UPGRADE:
-        return ConnectionFailedError(words, hint=PASSED_ON)
     if code == UNKNOWN_PATH:
         words = f"relay {relay} does not know this request: it is of an older version, {OTHER_PORT}"
-        return UnsupportedVersionError(words, hint=WHICH_PORT)
-    if code == UNKNOWN_STREAM:
-        return UnknownStreamError(words)
+    if code in REFUSALS:
+        kind, way_out = REFUSALS[code]
+        return kind(words, hint=way_out)
     if code or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return ConnectionFailedError(words)
     return _no_relay(relay, f"HTTP status {status}")
