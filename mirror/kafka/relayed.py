@@ -72,7 +72,7 @@ REFUSALS: Mapping[str, tuple[type[TwinsiteError], str]] = {
     NO_UPGRADE: (ConnectionFailedError, PASSED_ON),
     UNKNOWN_STREAM: (
         UnknownStreamError,
-        "if this address leads to several relays, name each of them in link.relays, or set link.connections to 1",
+        "if this address leads to several relays, name each in link.relays, or set link.connections to 1",
     ),
 }
 """What a problem code means for who has asked, and what to do about it."""
