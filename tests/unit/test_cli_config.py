@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from mirror.cli.main import main
+from tests.harness.security import Authority
 
 FILE = """
 source: {bootstrap_servers: 'east:9092'}
@@ -87,7 +89,7 @@ def test_files_and_variables_that_are_not_there_are_warned_of(
     Each with its path in the settings. They may be there where the mirror runs, so the file is accepted.
     """
     monkeypatch.delenv("WEST_PASSWORD", raising=False)
-    (tmp_path / "here.pem").touch()
+    Authority(tmp_path, "here")
     path = tmp_path / "flow.yaml"
     path.write_text(ELSEWHERE)
 
@@ -109,7 +111,7 @@ def test_files_that_may_not_be_looked_at_or_read_are_warned_of(
     Settings are looked at by other users than the mirror's. No system looks for a name that is so long.
     """
     long = "k" * 300
-    (tmp_path / "here.pem").touch()
+    Authority(tmp_path, "here")
     (tmp_path / "ca.pem").touch()
     monkeypatch.setattr("os.access", lambda path, _: Path(path).name != "ca.pem")
     monkeypatch.setenv("WEST_PASSWORD", "x")
@@ -221,6 +223,37 @@ def test_a_limit_of_a_relay_that_never_applies_is_told(
 
     assert main(["config", "validate", "--config", str(path)]) == 0
     assert "warning: limits[1]: never applies: limits[0] always does" in capsys.readouterr().err
+
+
+def test_certificates_that_would_not_do_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Half way through a rotation a running relay keeps its files, and one that starts ends.
+    """
+    authority, expired = Authority(tmp_path), timedelta(hours=-1)
+    relay, other = authority.issue("relay", valid_for=expired), authority.issue("other")
+    path = tmp_path / "relay.yaml"
+
+    def warned(key: Path) -> list[str]:
+        files = (
+            f"certificate_file: {relay.certificate}, key_file: {key}, client_ca_file: {authority.certificate}"
+        )
+        path.write_text(f"cluster: {{bootstrap_servers: 'east:9092'}}\nlisten: {{{files}}}\n")
+        assert main(["config", "validate", "--config", str(path)]) == 0
+        return capsys.readouterr().err.splitlines()
+
+    [ended] = warned(relay.key)
+    wrong = warned(other.key)
+
+    assert ended.startswith(
+        f"warning: listen: {relay.certificate}: CN=relay, signed by CN=authority, expired on "
+    )
+    assert wrong == [
+        f"warning: listen: the private key in {other.key} does not belong to the certificate in "
+        f"{relay.certificate}",
+        ended,
+    ]
 
 
 def test_there_is_a_schema_for_relays(capsys: pytest.CaptureFixture[str]) -> None:
