@@ -36,6 +36,7 @@ from mirror.config_flow import (
     ReadSettings,
     TopicsSettings,
 )
+from mirror.config_limits import limits_warnings
 from mirror.config_problems import checked
 from mirror.config_values import Seconds, Secret, Section, host_and_port, show_bytes
 from mirror.config_yaml import read_yaml
@@ -190,10 +191,11 @@ def shown_as_yaml(settings: Section) -> str:
 def warnings(settings: Settings) -> list[str]:
     """What is allowed and better avoided, one sentence each."""
     found = [
-        *security_warnings("source", settings.way_to_source.security),
+        *security_warnings("source" if settings.link is None else "link", settings.way_to_source.security),
         *security_warnings("target", settings.target.security),
     ]
     if settings.link is not None:
+        found += limits_warnings("link.limits", settings.link.limits)
         unused = sorted(settings.read.model_fields_set - {"isolation"})
         found += [f"read.{name}: ignored with link: a relay reads with its own bounds" for name in unused]
     if settings.api.remote_control and settings.api.port >= 0:

@@ -134,7 +134,8 @@ class SecuritySettings(Section):
         ]
         if files and not self.uses_tls:
             raise ValueError(
-                f"{self.protocol} does not use {', '.join(files)}: did you mean SSL or SASL_SSL?"
+                f"{self.protocol} does not use {', '.join(files)}: did you mean "
+                f"{'SASL_SSL' if self.uses_sasl else 'SSL'}?"
             )
         if (self.key_file or self.key_password) and self.certificate_file is None:
             raise ValueError("a private key needs certificate_file")
@@ -259,14 +260,20 @@ class LinkSettings(ConnectionSettings):
     def servers(self) -> tuple[str, ...]:
         return self.relays
 
-    @model_validator(mode="after")
-    def _no_login(self) -> Self:
+    @model_validator(mode="before")
+    @classmethod
+    def _no_login(cls, section: Any) -> Any:
+        """Before the section is checked as one for brokers, which would ask for the login that is missing."""
+        security = section.get("security") if isinstance(section, Mapping) else None
+        if not isinstance(security, Mapping):
+            return section
         by_certificates = "a relay identifies mirrors by their certificates"
-        if self.security.protocol not in get_args(ProtocolOfRelays):
+        protocol = security.get("protocol")
+        if protocol in get_args(Protocol) and protocol not in get_args(ProtocolOfRelays):
             raise ValueError(f"{by_certificates}: security.protocol must be PLAINTEXT or SSL")
-        if "sasl" in self.security.model_fields_set:
+        if "sasl" in security:
             raise ValueError(f"{by_certificates}: remove security.sasl, even if it is null")
-        return self
+        return section
 
     @field_serializer("security", mode="wrap")
     def _show_no_login(

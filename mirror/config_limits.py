@@ -72,3 +72,16 @@ class RateLimitSettings(Section):
 def periods_of(limits: tuple[RateLimitSettings, ...]) -> tuple[Period, ...]:
     """What the settings say, for :func:`mirror.timetable.rate_at`."""
     return tuple(limit.period for limit in limits)
+
+
+def limits_warnings(name: str, limits: tuple[RateLimitSettings, ...]) -> list[str]:
+    """What is allowed and has no effect, one sentence each.
+
+    Args:
+        name: Where the limits stand in the settings.
+    """
+    always = next((at for at, period in enumerate(periods_of(limits)) if period.always), len(limits))
+    return [
+        f"{name}[{at}]: never applies: {name}[{always}] always does, and the first that does counts"
+        for at in range(always + 1, len(limits))
+    ]

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from mirror.config_cluster import ClusterSettings, security_warnings
 from mirror.config_flow import LogSettings, Port
-from mirror.config_limits import RateLimitSettings
+from mirror.config_limits import RateLimitSettings, limits_warnings
 from mirror.config_problems import checked
 from mirror.config_values import Address, File, Host, Pattern, Seconds, Secret, Section, Whole
 
@@ -37,7 +37,12 @@ class RoleSettings(Section):
         default=(), description="Regular expressions; a topic may not be read if one matches its whole name."
     )
     connections_max: Whole = Field(
-        default=200, ge=1, le=100_000, description="Connections of one identity, including its streams."
+        default=200,
+        ge=1,
+        le=100_000,
+        description="Connections of one identity, including its streams. Each of its mirrors has those of "
+        "link.connections, and at least one more than there are brokers; with too few its partitions are "
+        "BLOCKED.",
     )
     streams_max: Whole = Field(default=20, ge=1, le=100_000, description="Streams of one identity.")
 
@@ -178,6 +183,7 @@ def json_schema() -> dict[str, Any]:
 def warnings(settings: RelaySettings) -> list[str]:
     """What is allowed and better avoided, one sentence each."""
     found, listen = security_warnings("cluster", settings.cluster.security), settings.listen
+    found += limits_warnings("limits", settings.limits)
     if listen.key_password is not None and listen.key_password.value is not None:
         better = "use {file: PATH} or {env: NAME}"
         found.append(f"listen.key_password: the secret is in the settings; {better}")

@@ -41,6 +41,7 @@ from mirror.model import FlowStatus
 from mirror.observing import register_metrics
 from mirror.operating import Operator
 from mirror.sync.follow import Follower
+from mirror.sync.names import HIDDEN
 from mirror.taking_part import flow_of
 from mirror.waiting import Waiting
 from monitoring.health import Heartbeats, Readiness
@@ -313,7 +314,12 @@ class RunningMirror:
         """Some topics are copied, and would hide that an expression for others is wrong."""
         unmatched = self.follower.unmatched()
         if unmatched:
-            log.warning("include_matches_nothing", include=unmatched[:UNMATCHED_MAX], count=len(unmatched))
+            log.warning(
+                "include_matches_nothing",
+                include=unmatched[:UNMATCHED_MAX],
+                count=len(unmatched),
+                message=HIDDEN,
+            )
 
     # -- the port for people ---------------------------------------------------------------------
 

@@ -2,6 +2,9 @@
 
 The second one works whatever the process is busy with. An event loop would see it only in its next turn, and
 while a pattern takes for ever on the name of a topic there is no next turn.
+
+A hangup ends what runs on a terminal, as it would anyway. Sent to a service it asks for settings to be read
+again: that is not done, and the log says so.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn, Self
 
 import structlog
@@ -32,6 +37,8 @@ class Signals:
 
     def __enter__(self) -> Self:
         self._before = {one: signal.signal(one, self._on_signal) for one in SIGNALS}
+        if not sys.stderr.isatty():
+            self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._on_hangup)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,14 +57,25 @@ class Signals:
         self._first = signal.Signals(number)
         self._pass_on()
 
+    def _on_hangup(self, _number: int, _frame: object) -> None:
+        self._in_the_loop(_read_nothing_again)
+
     def _pass_on(self) -> None:
-        if self._loop is not None and self._first is not None:
+        if self._first is not None:
+            self._in_the_loop(partial(self._tell, self._first))
+
+    def _in_the_loop(self, call: Callable[[], None]) -> None:
+        if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the mirror has ended
-                self._loop.call_soon_threadsafe(self._tell, self._first)
+                self._loop.call_soon_threadsafe(call)
 
     def _tell(self, received: signal.Signals) -> None:
         log.info("stopping", signal=received.name)
         self._stop.set()
+
+
+def _read_nothing_again() -> None:
+    log.warning("settings_not_read_again", message="restart to use other settings; files are reread anyway")
 
 
 def _end(received: signal.Signals) -> NoReturn:

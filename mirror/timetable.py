@@ -34,6 +34,11 @@ class Period:
     ends: int
     zone: tzinfo
 
+    @property
+    def always(self) -> bool:
+        """Whether the rate holds at any time."""
+        return len(self.days) == len(DAYS) and (self.begins, self.ends) == (0, MINUTES_OF_A_DAY)
+
     def holds(self, now: datetime) -> bool:
         """Whether the rate holds at ``now``.
 

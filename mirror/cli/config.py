@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from mirror import config as settings_module
 from mirror import config_relay
 from mirror.cli.output import print_json
+from mirror.cli.tls_files import of_no_use, why_unreadable
 from mirror.config import Settings
 from mirror.config_relay import RelaySettings
 from mirror.config_yaml import read_yaml
@@ -33,9 +34,11 @@ def config() -> None:
 
 
 def _load(path: Path) -> Settings | RelaySettings:
-    """The settings of a file: a relay's if they have ``cluster``, which a mirror's never have."""
+    """The settings of a file: a relay's if at least half of the sections that tell them apart are."""
     document, folder = read_yaml(path), path.absolute().parent
-    if "cluster" in document:
+    of_relay, of_mirror = RelaySettings.model_fields.keys(), Settings.model_fields.keys()
+    told = document.keys() & (of_relay ^ of_mirror)
+    if told and 2 * len(told & of_relay) >= len(told):
         return config_relay.parse(document, where=str(path), folder=folder)
     return settings_module.parse(document, where=str(path), folder=folder)
 
@@ -62,7 +65,7 @@ def validate(path: Path) -> None:
     """Check a file: ends with 0 if it is accepted, with 2 and the reasons if it is not.
 
     If it names files or variables that do not exist here, or may not be read, that is a warning: it may be
-    meant for another machine, or another user.
+    meant for another machine, or another user. So is a certificate that has expired or does not fit its key.
 
     \b
     twinsite config validate --config flow.yaml
@@ -73,7 +76,7 @@ def validate(path: Path) -> None:
         avoided, what = config_relay.warnings(settings), f"relay next to {settings.cluster.servers[0]}"
     else:
         avoided, what = settings_module.warnings(settings), f"flow {settings.flow}"
-    for sentence in (*avoided, *_missing(settings)):
+    for sentence in (*avoided, *_missing(settings), *of_no_use(settings)):
         click.echo(f"warning: {sentence}", err=True)
     click.echo(f"{path}: accepted, {what}")
 
@@ -86,22 +89,11 @@ def _missing(section: BaseModel, above: str = "") -> Iterator[str]:
             yield from _missing(value, f"{path}.")
             continue
         file = value.path if isinstance(value, SecretSource) else value
-        if isinstance(file, Path) and (why_not := _why_unreadable(file)):
+        if isinstance(file, Path) and (why_not := why_unreadable(file)):
             yield f"{path}: {why_not}"
         variable = value.variable if isinstance(value, SecretSource) else None
         if variable is not None and variable not in os.environ:
             yield f"{path}: environment variable {variable} is not set here"
-
-
-def _why_unreadable(file: Path) -> str:
-    """Why this user cannot read a file; empty if they can. The mirror may run as another user."""
-    try:
-        there = file.is_file()
-    except OSError as error:
-        return f"file {file} cannot be accessed here: {error.strerror}"
-    if not there:
-        return f"there is no file {file} on this machine"
-    return "" if os.access(file, os.R_OK) else f"this user may not read file {file}"
 
 
 @config.command()

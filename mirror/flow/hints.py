@@ -38,8 +38,8 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "reader of committed records gets past it."
         ),
         Reason.SOURCE_UNAVAILABLE: (
-            "Look at the source brokers and the network to them, and at the mirror's rights where a topic is "
-            "not listed; copying continues by itself."
+            "Look at the source brokers, or the relay if there is one, and at the network; at the mirror's rights "
+            "where a topic is not listed. Copying continues by itself."
         ),
         Reason.TARGET_UNAVAILABLE: (
             "Look at the target brokers and the network to them; copying continues by itself."
@@ -182,7 +182,8 @@ _IN_STATE: Mapping[tuple[State, Reason], str] = MappingProxyType(
             "one; the mirror retries by itself."
         ),
         (State.LAGGING, Reason.SOURCE_UNAVAILABLE): (
-            "Look at the source brokers and the network to them; the lag counts from their last answer."
+            "Look at the source brokers, or the relay if there is one, and at the network; the lag counts "
+            "from their last answer."
         ),
         (State.STANDBY, Reason.ANOTHER_MIRROR): (
             "Ask the owner how the copy is; this mirror takes over when the owner is gone."

@@ -85,6 +85,12 @@ def valid_until(path: Path) -> float | None:
         return None
 
 
+def has_ended(path: Path) -> bool:
+    """Whether the first certificate of a PEM file has expired; False if it cannot be read."""
+    ends_at = valid_until(path)
+    return ends_at is not None and ends_at < datetime.now(UTC).timestamp()
+
+
 def _parse(der: bytes) -> Certificate:
     _, certificate = next(_elements(der))
     _, signed = next(_elements(certificate))

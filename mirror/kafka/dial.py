@@ -23,9 +23,9 @@ from mirror.errors import (
     UnsupportedVersionError,
 )
 from mirror.kafka.nonblocking import handshake
-from mirror.kafka.relayed import ask_for_broker
+from mirror.kafka.relayed import SEE, UnansweredError, ask_for_broker
 from mirror.kafka.resolving import resolve
-from mirror.kafka.security import Security, explain_handshake_error
+from mirror.kafka.security import BROKER, RELAY, Security, describe_file, explain_handshake_error
 
 REACH_SECONDS_MIN = 2.0
 """An address, or a relay, gets at least this long, or half of the time for all: a good one that is far away
@@ -159,6 +159,15 @@ async def _through(relay: Address, ask: Ask, options: ConnectionOptions, seconds
             return sock
     except TimeoutError as error:
         raise ConnectionFailedError(f"relay {relay}: no answer in time") from error
+    except UnansweredError as error:
+        raise ConnectionFailedError(f"{error}; {_what_it_may_reject(options)}", hint=error.hint) from error
+
+
+def _what_it_may_reject(options: ConnectionOptions) -> str:
+    ours = options.security.tls.certificate_file
+    if ours is None:
+        return f"it may require a client certificate, and none is configured: {SEE}"
+    return f"{SEE} whether it rejects the mirror's certificate, {describe_file(ours)}"
 
 
 async def _reach(address: Address, options: ConnectionOptions, seconds: float) -> socket.socket:
@@ -220,9 +229,9 @@ async def _secure(sock: socket.socket, address: Address, options: ConnectionOpti
         await handshake(tls)
     except OSError as error:
         tls.close()
-        where = f"relay {address}" if options.relays is not None else str(address)
+        other, where = (RELAY, f"relay {address}") if options.relays is not None else (BROKER, str(address))
         raise await explain_handshake_error(
-            error, address.host, address.port, where, options.security.tls
+            error, address.host, address.port, where, options.security.tls, other
         ) from error
     except BaseException:
         tls.close()

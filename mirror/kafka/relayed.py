@@ -12,6 +12,7 @@ import json
 import re
 import socket
 import ssl
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -25,8 +26,7 @@ BROKER = "broker"
 """The parameter that names a broker by its address; without it the relay takes any."""
 LISTENS = "set link.relays to the addresses on which `twinsite relay` listens"
 NO_TLS = f"{LISTENS}; if it requires TLS, set link.security"
-UNKNOWN = "it may require a client certificate, or reject the mirror's: see tls_refused in its log"
-"""With TLS 1.3 the handshake is over for us before the other side has checked our certificate."""
+SEE = "see tls_refused in its log"
 WHOSE = "set link.security.certificate_file to a certificate that listen.client_ca_file of the relay accepts"
 OTHER_PORT = "or this is not the port on which it listens for mirrors"
 WHICH_PORT = "use listen.address (port 9650), not api.port (9651); if you do, update the relay"
@@ -43,11 +43,39 @@ STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|$)")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9}) *(?:\r|$)", re.IGNORECASE)
 OTHER_PROTOCOL, UNKNOWN_BROKER, UNKNOWN_STREAM = "other_protocol", "unknown_broker", "unknown_stream"
 UNKNOWN_PATH, UNKNOWN_IDENTITY, NO_UPGRADE = "not_found", "unknown_identity", "no_upgrade"
+TOO_MANY_CONNECTIONS = "too_many_connections"
 """Problem codes in a relay's answers."""
+
+
+class UnansweredError(ConnectionFailedError):
+    """A relay has ended a connection with TLS without an answer.
+
+    With TLS 1.3 the handshake is over for us before the other side has checked our certificate.
+    """
 
 
 class UnknownStreamError(ConnectionFailedError):
     """There is no such stream to join: it has ended, or another relay at this address has it."""
+
+
+REFUSALS: Mapping[str, tuple[type[TwinsiteError], str]] = {
+    UNKNOWN_PATH: (UnsupportedVersionError, WHICH_PORT),
+    OTHER_PROTOCOL: (UnsupportedVersionError, "update the older one of mirror and relay"),
+    UNKNOWN_IDENTITY: (
+        AuthenticationError,
+        "add one of these names to listen.identities of the relay and restart it, or use another certificate",
+    ),
+    TOO_MANY_CONNECTIONS: (
+        ConnectionFailedError,
+        "raise connections_max or streams_max of the relay, in listen or in the role, or use another relay",
+    ),
+    NO_UPGRADE: (ConnectionFailedError, PASSED_ON),
+    UNKNOWN_STREAM: (
+        UnknownStreamError,
+        "if this address leads to several relays, name each in link.relays, or set link.connections to 1",
+    ),
+}
+"""What a problem code means for who has asked, and what to do about it."""
 
 
 class Head(NamedTuple):
@@ -75,6 +103,7 @@ async def upgrade(sock: socket.socket, relay: str, path: str, protocol: str) -> 
     """Switch a connection to a relay to another protocol.
 
     Raises:
+        UnansweredError: The relay closes a connection with TLS.
         ConnectionFailedError: The relay closes the connection, or cannot do it just now; or what stands
             before it did not pass the request on as we sent it; or something else has answered: a proxy
             before a relay that is restarting, or a bit was flipped.
@@ -107,7 +136,7 @@ async def _answer(sock: socket.socket, relay: str) -> Head:
         if not more:
             words = f"relay {relay}: the connection was closed before an answer came"
             if isinstance(sock, ssl.SSLSocket):
-                raise ConnectionFailedError(f"{words}; {UNKNOWN}", hint=WHOSE)
+                raise UnansweredError(words, hint=WHOSE)
             raise ConnectionFailedError(words, hint=NO_TLS)
         came += more
         if len(came) >= HEAD_BYTES_MAX:
@@ -142,17 +171,11 @@ def _refusal(relay: str, status: int, content: bytes) -> TwinsiteError:
         code, words = str(problem["code"]), f"relay {relay}: {str(problem['detail'])[:DETAIL_SHOWN]}"
     except (ValueError, TypeError, KeyError):
         code, words = "", f"relay {relay}: it answers with HTTP status {status}"
-    if code == UNKNOWN_IDENTITY:
-        return AuthenticationError(words)
-    if code == OTHER_PROTOCOL:
-        return UnsupportedVersionError(words)
-    if code == NO_UPGRADE:
-        return ConnectionFailedError(words, hint=PASSED_ON)
     if code == UNKNOWN_PATH:
         words = f"relay {relay} does not know this request: it is of an older version, {OTHER_PORT}"
-        return UnsupportedVersionError(words, hint=WHICH_PORT)
-    if code == UNKNOWN_STREAM:
-        return UnknownStreamError(words)
+    if code in REFUSALS:
+        kind, way_out = REFUSALS[code]
+        return kind(words, hint=way_out)
     if code or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return ConnectionFailedError(words)
     return _no_relay(relay, f"HTTP status {status}")

@@ -21,6 +21,9 @@ from mirror.kafka.sasl import OAuthBearerExchange, PlainExchange, SaslExchange, 
 from mirror.kafka.secret import SecretSource
 from mirror.kafka.tls import ContextCache, TlsOptions
 from mirror.kafka.tls_errors import (
+    BROKER,
+    RELAY,
+    describe_file,
     explain_handshake_error,
     is_tls_alert,
     rename_ssl_error,
@@ -253,6 +256,8 @@ def reauthenticate_after_seconds(session_lifetime_ms: int) -> float | None:
 
 
 __all__ = [
+    "BROKER",
+    "RELAY",
     "SaslExchange",
     "SaslMechanism",
     "SaslOptions",
@@ -262,6 +267,7 @@ __all__ = [
     "TlsOptions",
     "TokenEndpoint",
     "TokenEndpointOptions",
+    "describe_file",
     "explain_handshake_error",
     "is_tls_alert",
     "reauthenticate_after_seconds",

@@ -226,7 +226,8 @@ def _not_loaded(error: ssl.SSLError, certificate: Path, key: Path, asked: bool) 
         return TlsRefusedError(words)
     if asked:
         return TlsRefusedError(f"the private key in {key} cannot be opened: its password is missing or wrong")
-    words = f"{certificate} and {key} do not hold a PEM certificate and its private key ({error.reason})"
+    reason = f" ({error.reason})" if error.reason else ""
+    words = f"{certificate} and {key} do not hold a PEM certificate and its private key{reason}"
     return TlsRefusedError(words, hint=PEM_HINT)
 
 

@@ -27,7 +27,7 @@ from mirror.errors import ConnectionFailedError
 from mirror.kafka.answers import Answers, Due, Ended
 from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.outgoing import Buffers, Outgoing, WithheldError
-from mirror.kafka.security import rename_ssl_error
+from mirror.kafka.security import BROKER, RELAY, rename_ssl_error
 from mirror.kafka.session import Session
 
 RECEIVE_ROUNDS_MAX = 32
@@ -185,7 +185,8 @@ class Transport:
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         except OSError as error:
-            self._fail(rename_ssl_error(error, str(self.address), self._options.security.tls))
+            other = BROKER if self._options.relays is None else RELAY
+            self._fail(rename_ssl_error(error, str(self.address), self._options.security.tls, other))
 
     def _closed_by_broker(self) -> ConnectionFailedError:
         what = f"{self.address}: the broker closed the connection"

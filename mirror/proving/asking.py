@@ -27,7 +27,7 @@ from mirror.model import TopicPartition
 from mirror.offline import NoRecordError, NoStateError, begun_topics, flow_state
 from mirror.proving.comparable import Comparable, Told
 from mirror.proving.wanted import Wanted
-from mirror.sync.names import NamePolicy, TopicSelector
+from mirror.sync.names import HIDDEN, NamePolicy, TopicSelector
 from mirror.sync.returning import Returning
 from mirror.topic_names import STATE_TOPIC_PREFIX
 from spark_jobs.documents import Scope
@@ -136,7 +136,7 @@ async def _topics(
         patterns = ", ".join(settings.topics.include)
         raise UsageError(
             f"none of the {len(found.topics)} topics at the source matches {patterns}",
-            hint="check topics.include and topics.exclude; a topic without Describe is hidden",
+            hint=f"check topics.include and topics.exclude; {HIDDEN}",
         )
     begun = await _begun(settings, found, chosen, target)
     returning = Returning(source, target, selector.policy.prefix)

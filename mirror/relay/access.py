@@ -16,11 +16,10 @@ from enum import StrEnum
 from http import HTTPStatus
 
 from mirror.config_relay import ListenSettings, RoleSettings
-from mirror.kafka.relayed import UNKNOWN_IDENTITY
+from mirror.kafka.relayed import TOO_MANY_CONNECTIONS, UNKNOWN_IDENTITY
 from mirror.sync.names import TopicSelector
 
 NAMES_SHOWN_MAX = 8
-TOO_MANY_CONNECTIONS = "too_many_connections"
 
 
 class Way(StrEnum):

@@ -10,10 +10,16 @@ from collections.abc import Collection, Sequence
 
 import structlog
 
-from mirror.kafka.relayed import NO_UPGRADE, OTHER_PROTOCOL, UNKNOWN_BROKER, UNKNOWN_IDENTITY
+from mirror.kafka.relayed import (
+    NO_UPGRADE,
+    OTHER_PROTOCOL,
+    TOO_MANY_CONNECTIONS,
+    UNKNOWN_BROKER,
+    UNKNOWN_IDENTITY,
+)
 from mirror.link.messages import words
 from mirror.logs import Repeats, warn_repeated
-from mirror.relay.access import TOO_MANY_CONNECTIONS, Visitor, Way, host_of
+from mirror.relay.access import Visitor, Way, host_of
 
 log = structlog.get_logger(__name__)
 

@@ -16,12 +16,13 @@ from mirror import logs
 from mirror.clusters import reach, way_to
 from mirror.config import host_and_port
 from mirror.config_limits import periods_of
-from mirror.config_relay import ListenSettings, RelaySettings, warnings
+from mirror.config_relay import RelaySettings, warnings
 from mirror.errors import TwinsiteError
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.tls import ContextCache, TlsOptions, make_listening_context, make_server_context
+from mirror.kafka.tls import ContextCache, make_listening_context, make_server_context
 from mirror.logs import Repeats, warn_repeated
 from mirror.relay.eyes import Eyes, expiries
+from mirror.relay.files import tls_of
 from mirror.relay.lasting import lasting
 from mirror.relay.server import RelayServer
 from mirror.relay.watching import Watch
@@ -74,7 +75,7 @@ async def _serve(settings: RelaySettings, stop: asyncio.Event, listens: asyncio.
     listen = settings.listen
     _make_room(listen.connections_max)
     shown = ContextCache(make_server_context)
-    tls = make_listening_context(_tls(listen), shown) if listen.certificate_file else None
+    tls = make_listening_context(tls_of(listen), shown) if listen.certificate_file else None
     async with way_to("source", settings.cluster) as cluster:
         server = RelayServer(cluster, listen, periods_of(settings.limits))
         watch = Watch(server, cluster)
@@ -144,19 +145,10 @@ async def _watched(
         shown: Has the certificate that mirrors are shown.
     """
     registry = CollectorRegistry()
-    tls = _tls(settings.listen)
+    tls = tls_of(settings.listen)
     register_relay(registry, watch.take, lambda: expiries(shown.valid_until(tls), cluster))
     eyes = Eyes(cluster, registry, watch.take, stopping)
     if settings.api.port >= 0:
         await eyes.start(settings.api.host, settings.api.port)
         log.info("listening", host=settings.api.host, port=eyes.port)
     return eyes
-
-
-def _tls(listen: ListenSettings) -> TlsOptions:
-    return TlsOptions(
-        ca_file=listen.client_ca_file,
-        certificate_file=listen.certificate_file,
-        key_file=listen.key_file,
-        key_password=listen.key_password,
-    )

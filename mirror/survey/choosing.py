@@ -15,7 +15,7 @@ from mirror.errors import TwinsiteError, UsageError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo
 from mirror.offline import begun_topics
-from mirror.sync.names import NamePolicy, TopicSelector
+from mirror.sync.names import HIDDEN, NamePolicy, TopicSelector
 from mirror.sync.returning import Returning
 
 PATIENCE_SECONDS = 5.0
@@ -68,7 +68,7 @@ def _wanted(found: ClusterInfo, topics: TopicsSettings) -> Mapping[str, str]:
         patterns = ", ".join(topics.include)
         raise UsageError(
             f"none of the {len(found.topics)} topics at the source matches {patterns}",
-            hint="check topics.include and topics.exclude, or --topics; a topic without Describe is hidden",
+            hint=f"check topics.include and topics.exclude, or --topics; {HIDDEN}",
         )
     return wanted
 

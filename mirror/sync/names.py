@@ -18,6 +18,7 @@ from mirror.errors import UsageError
 from mirror.topic_names import is_internal, why_no_prefix
 
 NEAREST_MAX = 10
+HIDDEN = "a topic without Describe, or outside the mirror's role at a relay, is hidden"
 
 
 class Ignored(StrEnum):
@@ -151,7 +152,7 @@ class TopicSelector:
             if matching:
                 return words, f"topics that match: {_few(matching)}"
         there = nearest(_ordinary(names), [pattern.pattern for pattern in self._include])
-        words = f"topics there: {_few(there)}"
+        words = f"topics there: {_few(there)}; {HIDDEN}"
         if any(pattern.search(name) for pattern in self._include for name in there):
             words += "; an expression must match the whole name: add .* where more may follow"
         return "no topic at the source matches topics.include", words

@@ -173,7 +173,8 @@ def test_a_mirror_copies_the_topics_of_its_role_and_knows_of_no_others(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, town: Town
 ) -> None:
     """
-    It asks for everything, and all that it is told of arrives; who came in as what stands in the relay's log.
+    It asks for everything, and all that it is told of arrives; who came in as what stands in the relay's log,
+    and in the mirror's which pattern found nothing.
     """
     mine = asyncio.run(topic(source, partitions=3, prefix="role-mine", retention_ms=86_400_000))
     closed = asyncio.run(topic(source, prefix="role-closed"))
@@ -189,6 +190,8 @@ def test_a_mirror_copies_the_topics_of_its_role_and_knows_of_no_others(
     assert {one["topic"] for one in done.document["partitions"]} == {mine}
     assert_exact(source.bootstrap, target.bootstrap, [mine])
     assert closed not in target.admin.list_topics(timeout=10).topics
+    unmatched = events(done.stderr, "include_matches_nothing")
+    assert [json.loads(line)["include"] for line in unmatched] == [[closed]]
     assert {(name, role) for name, role, _ in seen} == {(NAME, "reader")}
     assert {"stream", "broker"} <= {way for _, _, way in seen} <= {"stream", "joined", "broker"}
 

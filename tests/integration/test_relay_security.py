@@ -238,7 +238,7 @@ def joined(mirror: Twinsite) -> int:
     ("whose", "at_mirror", "at_relay"),
     [
         ("relay", "its certificate, or one above it in the chain, has expired; it shows CN=relay", ""),
-        ("mirror", "or reject the mirror's: see tls_refused in its log", "certificate has expired"),
+        ("mirror", "mirror.crt: CN=mirror, signed by CN=authority, expired on", "certificate has expired"),
     ],
 )
 def test_a_copy_whose_certificate_has_expired_goes_on_when_it_is_renewed(

@@ -532,6 +532,47 @@ def test_a_mirror_that_has_ended_leaves_signals_as_they_were(mirroring: FakeServ
     assert [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)] == before
 
 
+HUNG_UP = (
+    "import asyncio, signal, sys\n"
+    "from mirror import service\n"
+    "from mirror.cli.main import main\n"
+    "async def run(settings, *, stop, **_):\n"
+    "    signal.raise_signal(signal.SIGHUP)\n"
+    "    await asyncio.sleep(0.1)\n"
+    "    print('goes on')\n"
+    "    signal.raise_signal(signal.SIGTERM)\n"
+    "    await stop.wait()\n"
+    "service.run = run\n"
+    "main(sys.argv[1:])\n"
+)
+"""A mirror that gets the signal by which many services read their settings again."""
+
+
+def test_a_service_goes_on_after_a_hangup_and_says_what_it_does_not_do() -> None:
+    """
+    It reads no settings again, but it must not end either: systemd takes that end for a success, and starts
+    nothing.
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", HUNG_UP, "mirror", *CLUSTERS, "--topics", "a"], timeout=30, capture_output=True
+    )
+
+    assert ended.stdout.startswith(b"goes on\n"), ended
+    assert b"settings_not_read_again" in ended.stderr
+
+
+def test_a_mirror_ends_with_its_terminal() -> None:
+    """
+    A window that is closed leaves no mirror behind.
+    """
+    command = (sys.executable, "-c", HUNG_UP)
+    with on_terminal("mirror", *CLUSTERS, "--topics", "a", lines=24, columns=80, command=command) as seen:
+        code = seen.finished()
+
+    assert code == -signal.SIGHUP
+    assert "goes on" not in seen.shown
+
+
 def test_an_error_is_a_line_and_a_hint(mirroring: FakeService, capsys: pytest.CaptureFixture[str]) -> None:
     """
     No traceback; the exit code is that of the error.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from mirror.cli.main import main
+from tests.harness.security import Authority
 
 FILE = """
 source: {bootstrap_servers: 'east:9092'}
@@ -87,7 +89,7 @@ def test_files_and_variables_that_are_not_there_are_warned_of(
     Each with its path in the settings. They may be there where the mirror runs, so the file is accepted.
     """
     monkeypatch.delenv("WEST_PASSWORD", raising=False)
-    (tmp_path / "here.pem").touch()
+    Authority(tmp_path, "here")
     path = tmp_path / "flow.yaml"
     path.write_text(ELSEWHERE)
 
@@ -109,7 +111,7 @@ def test_files_that_may_not_be_looked_at_or_read_are_warned_of(
     Settings are looked at by other users than the mirror's. No system looks for a name that is so long.
     """
     long = "k" * 300
-    (tmp_path / "here.pem").touch()
+    Authority(tmp_path, "here")
     (tmp_path / "ca.pem").touch()
     monkeypatch.setattr("os.access", lambda path, _: Path(path).name != "ca.pem")
     monkeypatch.setenv("WEST_PASSWORD", "x")
@@ -192,6 +194,66 @@ def test_a_bad_file_of_a_relay_is_refused_with_every_reason(
     err = capsys.readouterr().err
     assert "limits[0].rate: " in err
     assert "listen_on: there is no such setting; did you mean listen?" in err
+
+
+@pytest.mark.parametrize("more", ["", "limits: [{rate: 1 MB/s}]\n"])
+def test_a_file_of_a_relay_that_does_not_name_its_cluster_is_not_taken_for_one_of_a_mirror(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str
+) -> None:
+    """
+    What is missing is the cluster, not the topics.
+    """
+    path = tmp_path / "relay.yaml"
+    path.write_text("listen: {address: '0.0.0.0:9650'}\n" + more)
+
+    assert main(["config", "validate", "--config", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert f"error: {path}: cluster: is missing" in err
+    assert "topics" not in err
+
+
+def test_a_limit_of_a_relay_that_never_applies_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    The relay would ignore it without a word.
+    """
+    path = tmp_path / "relay.yaml"
+    path.write_text(RELAY_FILE + "limits: [{rate: 2 MB/s}, {rate: 1 MB/s, days: sun}]\n")
+
+    assert main(["config", "validate", "--config", str(path)]) == 0
+    assert "warning: limits[1]: never applies: limits[0] always does" in capsys.readouterr().err
+
+
+def test_certificates_that_would_not_do_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Half way through a rotation a running relay keeps its files, and one that starts ends.
+    """
+    authority, expired = Authority(tmp_path), timedelta(hours=-1)
+    relay, other = authority.issue("relay", valid_for=expired), authority.issue("other")
+    path = tmp_path / "relay.yaml"
+
+    def warned(key: Path) -> list[str]:
+        files = (
+            f"certificate_file: {relay.certificate}, key_file: {key}, client_ca_file: {authority.certificate}"
+        )
+        path.write_text(f"cluster: {{bootstrap_servers: 'east:9092'}}\nlisten: {{{files}}}\n")
+        assert main(["config", "validate", "--config", str(path)]) == 0
+        return capsys.readouterr().err.splitlines()
+
+    [ended] = warned(relay.key)
+    wrong = warned(other.key)
+
+    assert ended.startswith(
+        f"warning: listen: {relay.certificate}: CN=relay, signed by CN=authority, expired on "
+    )
+    assert wrong == [
+        f"warning: listen: the private key in {other.key} does not belong to the certificate in "
+        f"{relay.certificate}",
+        ended,
+    ]
 
 
 def test_there_is_a_schema_for_relays(capsys: pytest.CaptureFixture[str]) -> None:

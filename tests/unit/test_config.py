@@ -314,7 +314,7 @@ def test_a_flow_within_one_cluster_is_possible_under_a_prefix() -> None:
     [
         ({"protocol": "SASL_SSL"}, "SASL_SSL needs sasl"),
         ({"sasl": SCRAM["sasl"]}, "PLAINTEXT does not use sasl"),
-        ({"ca_file": "ca.pem"}, "PLAINTEXT does not use ca_file: did you mean SSL or SASL_SSL?"),
+        ({"ca_file": "ca.pem"}, "PLAINTEXT does not use ca_file: did you mean SSL?"),
         ({"protocol": "SSL", "key_file": "key.pem"}, "a private key needs certificate_file"),
         ({"protocol": "SASL_SSL", "sasl": {"mechanism": "PLAIN"}}, "PLAIN needs username and password"),
         (
@@ -350,6 +350,45 @@ def test_a_login_at_a_relay_is_refused_also_where_it_says_nothing(security: dict
     refusal = refused(source=None, link={"relays": "r:9650", "security": security})
 
     assert "link: a relay identifies mirrors by their certificates: remove security.sasl" in refusal
+
+
+@pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
+def test_a_login_at_a_relay_is_refused_before_it_is_asked_for(protocol: str) -> None:
+    """
+    Who is told that the protocol needs sasl adds it, and is refused again.
+    """
+    refusal = refused(source=None, link={"relays": "r:9650", "security": {"protocol": protocol}})
+
+    assert "security.protocol must be PLAINTEXT or SSL" in refusal
+    assert "needs sasl" not in refusal
+
+
+def test_what_is_better_avoided_on_the_link_is_told_of_the_link() -> None:
+    """
+    A file with ``link`` has no ``source``.
+    """
+    security = {"protocol": "SSL", "verify_hostname": False}
+    linked = accepted(source=None, link={"relays": "r:9650", "security": security})
+
+    assert [sentence.split(":")[0] for sentence in warnings(linked)] == ["link.security.verify_hostname"]
+
+
+def test_limits_that_never_apply_are_told() -> None:
+    """
+    The first that applies counts: the one for all other times comes last.
+    """
+    office = {"rate": "20 Mbit/s", "days": "mon-fri", "hours": "08:00-18:00"}
+    always = {"rate": "200 Mbit/s"}
+
+    wrong, right = (
+        accepted(source=None, link={"relays": "r:9650", "limits": limits})
+        for limits in ([always, office], [office, always])
+    )
+
+    assert warnings(right) == []
+    assert warnings(wrong) == [
+        "link.limits[1]: never applies: link.limits[0] always does, and the first that does counts"
+    ]
 
 
 @pytest.mark.parametrize(

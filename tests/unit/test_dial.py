@@ -8,6 +8,7 @@ import ssl
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,50 @@ async def test_a_certificate_that_is_not_trusted_is_told_at_once(
         await dial(Address("localhost", PORT), options)
 
     assert not asked
+
+
+async def test_a_relay_whose_certificate_is_not_trusted_is_told_with_the_settings_of_the_link(
+    listen: Listen, options: ConnectionOptions, tmp_path: Path
+) -> None:
+    """
+    What the hint says of brokers would lead nowhere.
+    """
+    relay = Address("localhost", PORT)
+    through = ConnectionOptions(options.security, connect_timeout_seconds=1, relays=Relays([relay]))
+    await listen(shown_by(Authority(tmp_path, "stranger")))
+
+    with pytest.raises(TlsRefusedError, match=f"^relay localhost:{PORT}: .*not signed by any") as refused:
+        await dial(relay, through)
+
+    assert "link.security.ca_file" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("expired", "words"),
+    [
+        (
+            True,
+            r"rejects the mirror's certificate, .*mirror\.crt: CN=mirror, signed by CN=authority, expired on",
+        ),
+        (False, "may require a client certificate, and none is configured"),
+    ],
+)
+async def test_a_relay_that_ends_a_connection_unanswered_is_told_with_what_we_have_shown(
+    listen: Listen, authority: Authority, expired: bool, words: str
+) -> None:
+    """
+    Its own log says why, but at the other site: an expired certificate is to be seen here.
+    """
+    relay, mine = Address("localhost", PORT), authority.issue("mirror", valid_for=-timedelta(hours=1))
+    shown = (mine.certificate, mine.key) if expired else ()
+    security = Security(SecurityProtocol.SSL, TlsOptions(authority.certificate, *shown))
+    await listen(shown_by(authority), hangs_up=True)
+
+    with pytest.raises(ConnectionFailedError, match=words) as ended:
+        await dial(relay, ConnectionOptions(security, connect_timeout_seconds=1, relays=Relays([relay])))
+
+    assert "see tls_refused in its log" in str(ended.value)
+    assert "link.security.certificate_file" in ended.value.hint
 
 
 async def test_addresses_that_are_slow_are_given_time_however_many_they_are(

@@ -66,6 +66,23 @@ async def test_a_relay_says_what_is_the_matter(answer: bytes, kind: type[Twinsit
     assert str(error).startswith("relay relay-1:9650")
 
 
+@pytest.mark.parametrize(
+    ("answer", "way_out"),
+    [
+        (problem(403, "unknown_identity"), "listen.identities"),
+        (problem(426, "other_protocol"), "update"),
+        (problem(503, "too_many_connections"), "connections_max"),
+    ],
+)
+async def test_a_refusal_by_a_relay_has_a_way_out(answer: bytes, way_out: str) -> None:
+    """
+    Credentials and certificates of a cluster are not the matter here.
+    """
+    error = await refusal(answer)
+
+    assert way_out in error.hint
+
+
 async def test_the_port_of_a_relay_that_is_for_people_is_told_from_an_older_relay() -> None:
     """
     Both do not know what they are asked for; the two ports stand beside each other.

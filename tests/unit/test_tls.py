@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from mirror.errors import AuthenticationError, ConnectionFailedError, TlsRefusedError
 from mirror.kafka.secret import SecretSource
 from mirror.kafka.tls import ContextCache, TlsOptions, make_context
-from mirror.kafka.tls_errors import is_tls_alert, rename_ssl_error
+from mirror.kafka.tls_errors import RELAY, is_tls_alert, rename_ssl_error
 from tests.harness.security import Authority, Identity
 
 
@@ -218,6 +218,61 @@ def test_an_error_of_the_socket_gets_its_name(error: OSError, renamed: type[Exce
     assert str(named).startswith("broker:9093: ")
     assert reason in str(named)
     assert named.hint
+
+
+def of_verification(code: int) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_code, error.verify_message = code, "verify failed"
+    return error
+
+
+def of_tls(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, reason)
+    error.reason = reason
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "way_out"),
+    [
+        (of_verification(10), "renew the certificate of the relay"),
+        (of_verification(20), "link.security.ca_file"),
+        (of_verification(62), "link.relays"),
+        (of_tls("WRONG_VERSION_NUMBER"), "listen.certificate_file"),
+        (of_tls("TLSV1_ALERT_PROTOCOL_VERSION"), "a relay speaks TLS 1.3"),
+        (of_tls("TLSV13_ALERT_CERTIFICATE_REQUIRED"), "link.security.certificate_file"),
+        (ssl.SSLEOFError(8, "EOF occurred"), "listen.address"),
+    ],
+)
+def test_the_way_out_at_a_relay_is_not_that_at_a_broker(error: OSError, way_out: str) -> None:
+    """
+    A relay advertises no listeners and has no truststore: the hints name the settings of the link.
+    """
+    named = rename_ssl_error(error, "relay east:9650", other=RELAY)
+
+    assert way_out in named.hint
+    assert "broker" not in f"{named} {named.hint}"
+
+
+def test_a_relay_that_does_not_accept_our_certificate_is_told_which(options: TlsOptions) -> None:
+    """
+    Where the handshake itself says so, as with TLS 1.2 in between.
+    """
+    named = rename_ssl_error(of_tls("TLSV1_ALERT_UNKNOWN_CA"), "relay east:9650", options, RELAY)
+
+    assert "the relay does not accept our certificate (unknown ca): " in str(named)
+    assert "listen.client_ca_file" in named.hint
+
+
+def test_an_empty_file_is_no_certificate(authority: Authority, client: Identity, tmp_path: Path) -> None:
+    """
+    As half way through being written; OpenSSL has no reason for it.
+    """
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+
+    with pytest.raises(TlsRefusedError, match=r"do not hold a PEM certificate and its private key$"):
+        make_context(TlsOptions(authority.certificate, empty, client.key))
 
 
 def test_an_alert_is_told_from_an_answer() -> None:
