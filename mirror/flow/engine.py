@@ -341,6 +341,9 @@ class Engine:
         """Go on sending while the right is ours; stand by when it is another's."""
         if not self._owner.may_write and self._look_at(lambda p: p.copying) and not self._owner.held:
             log.warning("standing_by", transactional_id=self._owner.transactional_id)
+        if not self._owner.held:
+            for partition in self.partitions.values():
+                partition.copied_elsewhere = True  # what is stopped here, too: the other mirror may go on
         for lane in self._writing:
             lane.wake()
 

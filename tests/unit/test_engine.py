@@ -134,6 +134,23 @@ async def test_an_engine_that_has_lost_the_right_looks_at_what_it_copies() -> No
     assert set(settler.looks) == {1}
 
 
+async def test_of_what_is_stopped_nothing_is_said_any_more_once_another_mirror_has_the_right() -> None:
+    """
+    That one may have no reason to stop: a lag that grows here, and a loss that comes near, would be untrue.
+    """
+    right = Right()
+    engine = engine_of(Patient(), lambda tp: tp.partition, right)
+    paused = partition(2)
+    paused.proceed(Proceed(5, 5, 5, 0, 5), OffsetMode.SAME, 0, 0.0)
+    engine.partitions[paused.tp] = paused
+    engine.pause(paused)
+
+    right.held = False
+    await eventually(lambda: paused.copied_elsewhere, engine.run())
+
+    assert paused.state is State.PAUSED
+
+
 @pytest.mark.parametrize(("unwritten_seconds", "claims"), [(None, 0), (3, 0), (6, 1)])
 async def test_an_owner_that_does_not_write_again_a_state_that_was_deleted_is_taken_for_gone(
     unwritten_seconds: float | None, claims: int
