@@ -191,7 +191,8 @@ class Outlooks:
         in_time = complete or (state is State.ACTIVE and behind.seconds is not None)
         catch_up = catch_up_seconds(behind.records, going, in_time=in_time)
         sample = self._sample(p, progress, now, now_ms)
-        loss = headroom = 0.0 if state is State.DATA_LOSS else None
+        lost = state is State.DATA_LOSS and not p.copied_elsewhere
+        loss = headroom = 0.0 if lost else None
         if sample is not None and loss is None:
             loss = retention_loss_seconds(sample, going, self._retention(p.tp.topic), complete=complete)
             headroom = self._headroom(p, sample, going, complete=False)

@@ -97,9 +97,10 @@ def orders(*partitions: PartitionStatus) -> FlowStatus:
     return replace(a_flow(*partitions), flow="orders")
 
 
-def standby() -> FlowStatus:
-    """The flow of the page, as its standby sees it."""
-    return replace(a_standby(owner=None), flow="orders")
+def standby(*stopped: PartitionStatus) -> FlowStatus:
+    """The flow of the page, as its standby sees it; with these partitions, which had stopped before."""
+    standing_by = a_standby(owner=None)
+    return replace(standing_by, flow="orders", partitions=(*standing_by.partitions, *stopped))
 
 
 def comparison(seconds_ago: float | None, outcome: str = "match") -> bytes:
@@ -115,6 +116,7 @@ def expecting(catch_up: float | None, loss: float) -> Outlook:
 
 
 PROVEN = comparison(3_600)
+LOST_BEFORE = replace(a_loss(), lag_records=None, lag_seconds=None, outlook=Outlook())
 
 
 def test_nothing_fires_while_all_is_well(tmp_path: Path) -> None:
@@ -191,6 +193,13 @@ def test_what_was_lost_or_soon_will_be_is_told(tmp_path: Path) -> None:
         [scrape(orders(lost, late)), scrape(standby()), PROVEN],
         {DECISION, RETENTION, NEAR, LATE},
     )
+
+
+def test_what_a_standby_last_knew_of_a_loss_is_no_alarm(tmp_path: Path) -> None:
+    """
+    It may have been accepted since at the mirror that copies.
+    """
+    check(tmp_path, [scrape(orders()), scrape(standby(LOST_BEFORE)), PROVEN], set())
 
 
 def test_certificates_of_a_relay_expire_too(tmp_path: Path) -> None:
