@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -45,13 +46,18 @@ def register_metrics(
     register(registry, status, per_partition=settings.api.partition_metrics)
     surroundings = Surroundings(
         settings.flow,
-        settings_hash(shown(settings)),
+        settings_hash(_of_the_flow(settings)),
         expiries=lambda: expiries(known),
         in_flight=lambda: {cluster.name: cluster.connections.unanswered for cluster in known},
         up=lambda: dict.fromkeys(not_reached(), False) | {cluster.name: cluster.up for cluster in known},
         fenced=fenced,
     )
     registry.register(surroundings)
+
+
+def _of_the_flow(settings: Settings) -> dict[str, Any]:
+    """The settings as shown, without those that are each mirror's own: where it listens, how it logs."""
+    return {name: value for name, value in shown(settings).items() if name not in {"api", "log"}}
 
 
 def expiries(clusters: Iterable[Cluster]) -> Iterator[Expiry]:

@@ -228,7 +228,7 @@ PARTITION_METRICS = (
 CONFIG_HASH = _gauge(
     "config_hash_info",
     ("flow", "hash"),
-    "Always 1; labelled with a SHA-256 hash of the settings, secrets left out.",
+    "Always 1; labelled with a SHA-256 hash of the settings, without api, log and secrets.",
 )
 CERT_EXPIRY = _gauge(
     "cert_expiry_timestamp_seconds",

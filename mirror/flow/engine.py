@@ -314,6 +314,7 @@ class Engine:
             log.warning("taking_over", transactional_id=self._owner.transactional_id)
             await self._owner.claim()
             self._look_at(lambda p: p.state is State.STANDBY or p.copying)
+            self._ask_again_for_losses()
         is_owner = await self._owner.confirm()
         await self._refresh(is_owner and self._was_owner)
         self._was_owner = is_owner
@@ -341,6 +342,9 @@ class Engine:
         """Go on sending while the right is ours; stand by when it is another's."""
         if not self._owner.may_write and self._look_at(lambda p: p.copying) and not self._owner.held:
             log.warning("standing_by", transactional_id=self._owner.transactional_id)
+        if not self._owner.held:
+            for partition in self.partitions.values():
+                partition.copied_elsewhere = True  # what is stopped here, too: the other mirror may go on
         for lane in self._writing:
             lane.wake()
 
@@ -352,6 +356,14 @@ class Engine:
             partition.doubt(now)
             self.changed(partition)
         return len(chosen)
+
+    def _ask_again_for_losses(self) -> None:
+        """Look whether losses still wait for a decision: it may have been taken at the mirror that copied."""
+        now = time.monotonic()
+        for partition in self.partitions.values():
+            if partition.state is State.DATA_LOSS and not partition.pause_asked:
+                partition.look_anew(now)
+                self.changed(partition)
 
     async def _metadata_loop(self, cluster: Cluster, stale: asyncio.Event) -> None:
         """Refresh a cluster's metadata periodically, and when an answer shows that it is stale. Each cluster

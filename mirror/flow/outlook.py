@@ -142,7 +142,7 @@ class Outlooks:
             return
         before = self._trails.get(p)
         after = Trail.begun(sample) if before is None else before.then(sample)
-        if progress.complete and after.stands_still:
+        if self._nothing_missing(progress, now) and after.stands_still:
             self._trails.pop(p, None)
             self._before.pop(p, None)
         else:
@@ -186,12 +186,13 @@ class Outlooks:
             state: Its state, by that progress.
             behind: How far behind it is. ACTIVE with a known lag counts as in time.
         """
-        complete = progress.complete and progress.fresh(now, self._fresh_seconds)
+        complete = self._nothing_missing(progress, now)
         going = self._pace(p, now, complete=complete)
         in_time = complete or (state is State.ACTIVE and behind.seconds is not None)
         catch_up = catch_up_seconds(behind.records, going, in_time=in_time)
         sample = self._sample(p, progress, now, now_ms)
-        loss = headroom = 0.0 if state is State.DATA_LOSS else None
+        lost = state is State.DATA_LOSS and not p.copied_elsewhere
+        loss = headroom = 0.0 if lost else None
         if sample is not None and loss is None:
             loss = retention_loss_seconds(sample, going, self._retention(p.tp.topic), complete=complete)
             headroom = self._headroom(p, sample, going, complete=False)
@@ -206,13 +207,17 @@ class Outlooks:
         sample = self._sample(p, progress, now, now_ms)
         if sample is None:
             return None
-        complete = progress.complete and progress.fresh(now, self._fresh_seconds)
+        complete = self._nothing_missing(progress, now)
         return self._headroom(p, sample, self._pace(p, now, complete=complete), complete=complete)
 
     def _headroom(self, p: PartitionCopy, sample: Sample, going: Pace, *, complete: bool) -> float | None:
         return retention_loss_seconds(
             sample, standing_still(going), self._retention(p.tp.topic), complete=complete
         )
+
+    def _nothing_missing(self, progress: Progress, now: float) -> bool:
+        """Whether the source has just said so; what it said before it fell silent does not count."""
+        return progress.complete and progress.fresh(now, self._fresh_seconds)
 
     def _pace(self, p: PartitionCopy, now: float, *, complete: bool) -> Pace:
         if p in self._trails:

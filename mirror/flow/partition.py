@@ -204,7 +204,7 @@ class PartitionCopy(Passage):
         self.stop(State.BLOCKED, Reason.APPEND_TIMES, words, now + RETRY_SECONDS_MAX)
 
     def look_anew(self, now: float) -> None:
-        """Forget conclusions and the queue, and ask for a look: an operator said so."""
+        """Forget conclusions and the queue, and ask for a look: an operator said so, here or elsewhere."""
         self._drop()
         if self.state is State.DIVERGED:
             self._go_back()

@@ -101,3 +101,34 @@ async def test_a_standby_names_the_owner_when_asked_to_accept_a_loss(
     assert (address[1], owned) == (f"http://127.0.0.1:{owner.port}", True)
     assert (accepted.code, again.code) == (0, 0), accepted.stderr + again.stderr
     assert watermarks(target.bootstrap, name)[0] == (0, 50)
+
+
+async def test_a_loss_that_was_accepted_at_another_mirror_stops_nobody_who_takes_over_from_it(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    It stopped there itself before; meanwhile more was copied than it knows of.
+    """
+    name = await topic(source, partitions=2)
+    command = mirror_of(source, target, name)
+    load(source.bootstrap, name, json_rows(20, 50))
+    assert (await twinsite(*command, "--once", work_dir=tmp_path)).code == 0
+    _, end = watermarks(target.bootstrap, name)[0]
+    load(source.bootstrap, name, json_rows(30, 50, seed=2))
+    source.delete_records(name, {0: end + 2})
+
+    with Twinsite.run(*command, work_dir=tmp_path) as standby:
+        await standby.wait_for(lambda: state(standby) == "DATA_LOSS", "the loss is seen")
+        with Twinsite.run(*command, work_dir=tmp_path) as owner:
+            await owner.wait_for(lambda: bool(events(owner.stderr, "owner_of_the_flow")), "it owns the flow")
+            await owner.wait_for(lambda: state(owner) == "DATA_LOSS", "it sees the loss, too")
+            accepted = await accept_loss(name, f"http://127.0.0.1:{owner.port}", tmp_path)
+            await owner.wait_for(lambda: complete(owner, source, [name]), "the rest is copied")
+            before = state(standby)
+            owner.terminate()
+            await owner.finished()
+        load(source.bootstrap, name, json_rows(10, 50, seed=3))
+        await standby.wait_for(lambda: complete(standby, source, [name]), "this one goes on")
+
+    assert (accepted.code, before) == (0, "DATA_LOSS"), accepted.stderr
+    assert watermarks(target.bootstrap, name)[0][1] == watermarks(source.bootstrap, name)[0][1]

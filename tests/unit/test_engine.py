@@ -134,6 +134,23 @@ async def test_an_engine_that_has_lost_the_right_looks_at_what_it_copies() -> No
     assert set(settler.looks) == {1}
 
 
+async def test_of_what_is_stopped_nothing_is_said_any_more_once_another_mirror_has_the_right() -> None:
+    """
+    That one may have no reason to stop: a lag that grows here, and a loss that comes near, would be untrue.
+    """
+    right = Right()
+    engine = engine_of(Patient(), lambda tp: tp.partition, right)
+    paused = partition(2)
+    paused.proceed(Proceed(5, 5, 5, 0, 5), OffsetMode.SAME, 0, 0.0)
+    engine.partitions[paused.tp] = paused
+    engine.pause(paused)
+
+    right.held = False
+    await eventually(lambda: paused.copied_elsewhere, engine.run())
+
+    assert paused.state is State.PAUSED
+
+
 @pytest.mark.parametrize(("unwritten_seconds", "claims"), [(None, 0), (3, 0), (6, 1)])
 async def test_an_owner_that_does_not_write_again_a_state_that_was_deleted_is_taken_for_gone(
     unwritten_seconds: float | None, claims: int
@@ -150,6 +167,24 @@ async def test_an_owner_that_does_not_write_again_a_state_that_was_deleted_is_ta
 
     assert right.claims == claims
     assert settler.is_owner is bool(claims)
+
+
+async def test_who_takes_over_looks_again_whether_a_loss_still_waits_for_a_decision() -> None:
+    """
+    It may have been accepted at the other mirror, and more copied since. What is paused here stays so, and so
+    does what a look may not find again.
+    """
+    settler, right = Patient(), Claimable()
+    engine = engine_of(settler, lambda tp: tp.partition, right, time.monotonic() - 6)
+    engine.add(partition(1))
+    states = {2: State.DATA_LOSS, 3: State.PAUSED, 4: State.DIVERGED}
+    for number, state in states.items():
+        engine.add(copy := partition(number))
+        copy.stop(state, Reason.OPERATOR, "", None)
+
+    await eventually(lambda: len(settler.looks) > 3, engine.run())
+
+    assert set(settler.looks) == {1, 2}
 
 
 # -- partitions that go ---------------------------------------------------------------------------

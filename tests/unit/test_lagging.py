@@ -706,6 +706,25 @@ def test_what_a_silent_source_may_remove_is_counted_from_when_it_was_heard(bench
     assert silent == pytest.approx(3_000, abs=1)
 
 
+def test_what_a_silent_source_will_remove_is_known_all_the_time(bench: Bench) -> None:
+    """
+    A copy that was complete is not idle as soon as nobody says that it still is: a figure that goes missing
+    now and then keeps no alert on it alive. Once the source says so again, there is nothing to know.
+    """
+    bench.retention = Retention(86_400_000, NO_LIMIT)
+
+    def foretold() -> Forecast:
+        bench.look(1.0)
+        return bench.outlook().retention_loss
+
+    at_first = {foretold() for _ in range(10)}
+    silent = {foretold() for _ in range(190)}
+    bench.source_says(100)
+
+    assert at_first == {Forecast.NEVER, Forecast.UNKNOWN, Forecast.EXPECTED}
+    assert (silent, foretold()) == ({Forecast.EXPECTED}, Forecast.NEVER)
+
+
 def test_a_flow_is_as_late_as_its_last_partition_and_loses_with_its_first() -> None:
     """
     Its backlog goes by what all of them gain together; those in time, or stopped, take no part in that.

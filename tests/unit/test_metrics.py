@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
@@ -12,6 +13,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
+from mirror.config import parse
 from mirror.model import (
     FlowStatus,
     Forecast,
@@ -22,6 +24,7 @@ from mirror.model import (
     State,
     TopicPartition,
 )
+from mirror.observing import register_metrics
 from monitoring import catalogue
 from monitoring.exposition import OPENMETRICS, content_type, write_text
 from monitoring.metrics import FlowCollector, Instruments, register
@@ -401,6 +404,26 @@ def test_settings_are_told_apart_by_their_hash() -> None:
     other = settings_hash({"topics": {"exclude": [], "include": ["b"]}, "flow": "f"})
 
     assert one == same != other
+
+
+def test_mirrors_differ_by_the_settings_of_their_flow_not_by_where_they_listen() -> None:
+    """
+    Two on one machine need different ports, and an alert on the hash is about what is copied, and how.
+    """
+    flow: dict[str, Any] = {
+        "source": {"bootstrap_servers": "east:9092"},
+        "target": {"bootstrap_servers": "west:9092"},
+        "topics": {"include": ["a"]},
+    }
+
+    def hashes(**more: Any) -> str:
+        registry = CollectorRegistry()
+        register_metrics(registry, parse(flow | more), a_flow, ())
+        (sample,) = next(one.samples for one in registry.collect() if one.name == catalogue.CONFIG_HASH.name)
+        return sample.labels["hash"]
+
+    assert hashes() == hashes(api={"port": 9641, "host": "10.0.0.2"}, log={"level": "debug"})
+    assert hashes() != hashes(offsets={"mode": "mapped"})
 
 
 def test_certificates_are_looked_at_when_somebody_asks() -> None:

@@ -81,6 +81,20 @@ def unknown(one: PartitionStatus) -> bool:
     return set(every) == {None} and set(forecasts) == {Forecast.UNKNOWN}
 
 
+def test_of_a_loss_before_another_mirror_took_over_nothing_more_is_told() -> None:
+    """
+    It may have been accepted there: what is lost, or will be, is that mirror's to say.
+    """
+    bench = an_owner()
+    bench.p.stop(State.DATA_LOSS, Reason.LOG_START_MOVED, "gone", None)
+    mine = said(bench)
+
+    bench.p.stand_by(bench.now, 2.0, "another mirror copies it")
+
+    assert (mine.outlook.retention_loss_seconds, unknown(mine)) == (0.0, False)
+    assert unknown(said(bench))
+
+
 def test_of_what_another_mirror_copies_only_the_position_is_known() -> None:
     """
     This one has copied it before: what it knows of its own copy says nothing of the other one's.
