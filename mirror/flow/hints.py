@@ -38,8 +38,8 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "reader of committed records gets past it."
         ),
         Reason.SOURCE_UNAVAILABLE: (
-            "Look at the source brokers, or the relay if there is one, and at the network; at the mirror's rights "
-            "where a topic is not listed. Copying continues by itself."
+            "Look at the source brokers, or the relay if there is one, and at the network; where a topic is "
+            "not listed, at the mirror's rights. Copying continues by itself."
         ),
         Reason.TARGET_UNAVAILABLE: (
             "Look at the target brokers and the network to them; copying continues by itself."
