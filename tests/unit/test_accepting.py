@@ -131,6 +131,6 @@ def test_keys_of_a_copy_with_the_same_offsets_are_not_put_right_by_themselves() 
 
     with pytest.raises(RefusedError, match=r"\(--to-mapped\), write the keys again at the source"):
         check_inserted(keyed, [(10, 12)], Wanted(), keeps_offsets=True)
+    mends = [Mend(kind=Kind.MISSING, key=b"k", source_offset=1, target_offset=None)]
     with pytest.raises(RefusedError, match=r"\(--to-mapped\), write the keys again at the source"):
-        mends = [Mend(kind=Kind.MISSING, key=b"k", source_offset=1, target_offset=None)]
         check_inserted(replace(keyed, mends=mends), [], Wanted(), keeps_offsets=True)

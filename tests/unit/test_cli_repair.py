@@ -204,8 +204,9 @@ def test_a_partition_that_was_refused_is_not_said_to_be_copied(
 ) -> None:
     late = replace(LOG, beyond_repair=[], pending=Range(20, 50))
 
-    assert "30 source offsets not at the target yet would be copied" in (
-        told(folder, monkeypatch, capsys, Repaired(late))[1]
+    assert (
+        "30 source offsets not at the target yet would be copied"
+        in (told(folder, monkeypatch, capsys, Repaired(late))[1])
     )
     code, said = told(folder, monkeypatch, capsys, Repaired(late, why_not="the topic is another one"))
 
