@@ -9,7 +9,14 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from spark_jobs.session import SparkFailedError
+from mirror.errors import TwinsiteError
+
+
+class SparkFailedError(TwinsiteError):
+    """Spark could not do what it was asked for; nothing was concluded."""
+
+    hint = "the comparison was not completed: fix what is named and run it again"
+
 
 _OURS = re.compile(r"^spark_jobs\.[\w.]+: ")
 """The class name in front of the message of an error of ours."""
@@ -24,6 +31,10 @@ HINTS = {
     "OffsetOutOfRangeException": "retention deletes it faster than it is read: start again, with a carried "
     "folder by `twinsite reconcile scope --overtaken DIRECTORY`, which leaves out what is deleted next",
     "SaslAuthenticationException": "check the credentials of this cluster",
+    "JAVA_GATEWAY_EXITED": "what Java said is above; Spark needs Java 17 or newer, and takes the one in "
+    "JAVA_HOME, if that is set",
+    "stopped SparkContext": "it has ended by itself, mostly because nothing answers at --master: what it "
+    "said is above",
     "Failed to find data source: kafka": "pass the jars in docs/reconcile.md to spark-submit with --jars",
 }
 

@@ -20,13 +20,12 @@ from mirror.model import TopicPartition
 from spark_jobs.append_only import compare_logs, compare_sample
 from spark_jobs.compacted import compare_compacted
 from spark_jobs.documents import Scope, leaving
-from spark_jobs.failures import renamed_errors
+from spark_jobs.failures import SparkFailedError, renamed_errors
 from spark_jobs.history import SUMMARY
 from spark_jobs.logs import Compared
 from spark_jobs.plan import PLAN, plan_of, plan_to_document
 from spark_jobs.report import failure_page, page
 from spark_jobs.result import DIFFERENCE_SCHEMA, Result, rows, summary
-from spark_jobs.session import SparkFailedError
 from spark_jobs.sites import ANSWERS, KafkaSite, Records, Sites, UnansweredError, keep, names_at_target
 from spark_jobs.watching import Tell
 

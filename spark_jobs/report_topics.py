@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice, zip_longest
+from itertools import chain
 
 from spark_jobs.findings import Difference, Kind
 from spark_jobs.logs import Compared, Finding
 from spark_jobs.markup import counted, dot, folded, number, table, text
 from spark_jobs.picture import PARTS, drawn_offsets, picture, source_offset_of
-from spark_jobs.result import key_text
+from spark_jobs.result import key_text, some_of_each
 from spark_jobs.sampling import Sample, blocks
 from spark_jobs.window import Range
 
@@ -192,7 +192,7 @@ def _examples(differing: Sequence[Compared]) -> str:
     findings = [(one, finding) for one in differing for finding in one.findings]
     if not findings:
         return ""
-    chosen = _some_of_each_kind(findings)
+    chosen = some_of_each(sorted(findings, key=_place), lambda one: one[1].difference.kind, EXAMPLES_MAX)
     rows = [
         (
             str(one.log.name.partition),
@@ -210,15 +210,6 @@ def _examples(differing: Sequence[Compared]) -> str:
         return listed
     words = f"{len(rows)} of {number(len(findings))}, the first of each kind; the Parquet files name all"
     return f'{listed}<p class="dim">{words}</p>'
-
-
-def _some_of_each_kind(findings: Sequence[tuple[Compared, Finding]]) -> list[tuple[Compared, Finding]]:
-    """Examples in the order of the log; a rare kind is not crowded out by the others."""
-    by_kind: defaultdict[Kind, list[tuple[Compared, Finding]]] = defaultdict(list)
-    for one in sorted(findings, key=_place):
-        by_kind[one[1].difference.kind].append(one)
-    turns = chain.from_iterable(zip_longest(*by_kind.values()))
-    return sorted(islice((one for one in turns if one is not None), EXAMPLES_MAX), key=_place)
 
 
 def _place(one: tuple[Compared, Finding]) -> tuple[int, int, int]:

@@ -5,11 +5,13 @@ A result is a match only where everything that was asked for was compared. Pure.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import chain, islice, zip_longest
+from operator import itemgetter
 from typing import Any
 
 from mirror.errors import ExitCode
@@ -21,6 +23,9 @@ from spark_jobs.logs import Compared, Finding, Log
 from spark_jobs.nothing import Nothing
 from spark_jobs.sampling import Sample, holds_some
 from spark_jobs.window import Range, Window
+
+Found = tuple[Compared, Finding]
+"""A difference, and the partition it is in."""
 
 SCHEMA = 1
 SITES = ("source", "target")
@@ -216,7 +221,7 @@ def summary(result: Result) -> dict[str, Any]:
         "not_compared": [
             {"topic": one.topic, "partition": one.partition, "why": one.why} for one in result.left_out
         ],
-        "examples": [example for example, _ in zip(_examples(result), range(EXAMPLES), strict=False)],
+        "examples": [_example(*one) for one in examples(result, EXAMPLES)],
     }
 
 
@@ -305,21 +310,35 @@ def _some(offsets: Range) -> list[int] | None:
     return list(offsets) if offsets.offsets else None
 
 
-def _examples(result: Result) -> Iterator[dict[str, Any]]:
-    for one in result.compared:
-        for finding in one.findings:
-            difference = finding.difference
-            yield {
-                "topic": one.log.name.topic,
-                "partition": one.log.name.partition,
-                "kind": difference.kind.value,
-                "source_offset": difference.named_source_offset,
-                "target_offset": difference.target_offset,
-                "parts": [part.value for part in difference.parts],
-                "records": difference.records,
-                "shift": difference.shift,
-                "key": key_text(finding.key),
-            }
+def examples(result: Result, most: int) -> list[Found]:
+    """Differences in their order, at most so many: the first of each kind of each partition before others."""
+    found = [(one, finding) for one in result.compared for finding in one.findings]
+    return some_of_each(found, lambda one: (one[0].log.name, one[1].difference.kind), most)
+
+
+def some_of_each(found: Sequence[Found], group: Callable[[Found], Hashable], most: int) -> list[Found]:
+    """At most so many, in their order, from all groups in turn: none is crowded out by the others."""
+    groups: defaultdict[Hashable, list[tuple[int, Found]]] = defaultdict(list)
+    for at, one in enumerate(found):
+        groups[group(one)].append((at, one))
+    turns = chain.from_iterable(zip_longest(*groups.values()))
+    chosen = islice((one for one in turns if one is not None), most)
+    return [one for _, one in sorted(chosen, key=itemgetter(0))]
+
+
+def _example(compared: Compared, finding: Finding) -> dict[str, Any]:
+    difference = finding.difference
+    return {
+        "topic": compared.log.name.topic,
+        "partition": compared.log.name.partition,
+        "kind": difference.kind.value,
+        "source_offset": difference.named_source_offset,
+        "target_offset": difference.target_offset,
+        "parts": [part.value for part in difference.parts],
+        "records": difference.records,
+        "shift": difference.shift,
+        "key": key_text(finding.key),
+    }
 
 
 def rows(result: Result) -> Iterator[tuple[Any, ...]]:

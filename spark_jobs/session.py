@@ -15,10 +15,10 @@ from pathlib import Path
 import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from mirror.errors import TwinsiteError, UsageError
+from mirror.errors import UsageError
+from spark_jobs.failures import SparkFailedError, renamed_errors
 
 JARS = (
     "spark-sql-kafka-0-10_2.13-4.0.0.jar",
@@ -44,12 +44,6 @@ SETTINGS = {
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "2s",
 }
 LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-
-
-class SparkFailedError(TwinsiteError):
-    """Spark could not do what it was asked for; nothing was concluded."""
-
-    hint = "the comparison was not completed: fix what is named and run it again"
 
 
 def jars(folder: Path | None) -> list[Path]:
@@ -106,16 +100,21 @@ def session(
     builder = SparkSession.builder
     for name, value in {**SETTINGS, **given, **(settings or {})}.items():
         builder = builder.config(name, value)
-    try:
-        spark = builder.getOrCreate()
-    except (PySparkException, OSError) as error:
-        raise SparkFailedError(f"Spark does not start: {error}") from error
+    with renamed_errors("starting Spark"):
+        spark = _started(builder)
     spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark
     finally:
         with contextlib.suppress(Py4JError, ConnectionError):  # Java may have ended before us
             spark.stop()
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    try:
+        return builder.getOrCreate()
+    except OSError as error:  # no process could be started for it
+        raise SparkFailedError(f"starting Spark: {error}") from error
 
 
 def _is_submitted() -> bool:
@@ -156,8 +155,14 @@ def _started_here(master: str | None, jars_folder: Path | None) -> Mapping[str, 
 
 
 def _check_java() -> None:
+    """Check that there is a Java where Spark looks for one: in JAVA_HOME if that is set, else in the path."""
     home = os.environ.get("JAVA_HOME")
-    if shutil.which("java") is None and not (home and Path(home, "bin", "java").is_file()):
+    if home and not Path(home, "bin", "java").is_file():
+        raise UsageError(
+            f"JAVA_HOME is {home}, and there is no bin/java in it",
+            hint="name a Java 17 or newer, or unset it: Spark then takes the java in the path",
+        )
+    if not home and shutil.which("java") is None:
         raise UsageError(
             "Spark needs Java 17 or newer, and no java is in the path",
             hint="run apt-get install openjdk-17-jre-headless, or set JAVA_HOME",

@@ -22,13 +22,12 @@ from spark_jobs.algorithms import Hashing
 from spark_jobs.answering import answer, together
 from spark_jobs.asking import Both, askable
 from spark_jobs.buckets import digests_of_keys, of_buckets
-from spark_jobs.failures import renamed_errors
+from spark_jobs.failures import SparkFailedError, renamed_errors
 from spark_jobs.kafka_ranges import new_group
 from spark_jobs.kafka_source import Cluster, Spared
 from spark_jobs.logs import Compared, Log
 from spark_jobs.pace import Pace, rounds, slices
 from spark_jobs.questions import Lines, Question, Ranges, What, endless, offsets_of
-from spark_jobs.session import SparkFailedError
 from spark_jobs.watching import Tell, watched
 
 ANSWERS = "answers"

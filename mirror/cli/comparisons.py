@@ -12,8 +12,8 @@ from mirror.cli.output import clean, console, duration, number, plain, print_jso
 from mirror.errors import UsageError
 from spark_jobs.findings import Kind
 from spark_jobs.history import runs
-from spark_jobs.logs import Compared, Finding
-from spark_jobs.result import NotCompared, Outcome, Result, key_text, said_of_ends
+from spark_jobs.logs import Compared
+from spark_jobs.result import Found, NotCompared, Outcome, Result, examples, key_text, said_of_ends
 
 SHOWN = 20
 """How many differences are shown; the run's files name all."""
@@ -24,12 +24,12 @@ def show(result: Result, folder: Path) -> None:
     """A table of topics, the first differences, and where the rest is."""
     screen = console()
     screen.print(_topics(result))
-    findings = [(one, finding) for one in result.compared for finding in one.findings]
+    findings = sum(len(one.findings) for one in result.compared)
     if findings:
         screen.print()
-        screen.print(_differences(findings[:SHOWN]))
-    if len(findings) > SHOWN:
-        screen.print(f"and {number(len(findings) - SHOWN)} more")
+        screen.print(_differences(examples(result, SHOWN)))
+    if findings > SHOWN:
+        screen.print(f"and {number(findings - SHOWN)} more")
     if result.unnamed:
         screen.print(f"{number(result.unnamed)} more places or keys differ, too many to be read one by one")
     for line in _ends(result)[:SHOWN]:
@@ -67,7 +67,7 @@ def _topics(result: Result) -> Table:
     return table
 
 
-def _differences(findings: list[tuple[Compared, Finding]]) -> Table:
+def _differences(findings: list[Found]) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in ("topic", "kind"):
         table.add_column(heading)

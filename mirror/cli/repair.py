@@ -40,6 +40,7 @@ def repair(config: Path, output: str, plan: Path, dry_run: bool, **wanted: bool)
 
     \b
     Exit codes: 0 nothing is left to be done, 3 something is, 1, 2 and 4 as always.
+    Without --apply 0 means that --apply would leave nothing, not that there is nothing to repair.
 
     \b
     twinsite repair --config flow.yaml reconcile/20261122T143000Z-1f2e

@@ -42,6 +42,8 @@ LOG_CHOICES = (
     "no longer compared",
 )
 """What can be done about an append-only log that differs in its middle."""
+SHIFT_CHOICES = ("reconcile again: what follows those offsets is in its place then",)
+"""What can be done about a log in which others' records stay: they were all that differed, or not."""
 KEY_CHOICES = (
     "put right what is named (--apply), and reconcile again: the next ones are named then",
     "copy the topic again (docs/states.md): less work where most of its keys differ",
@@ -225,6 +227,9 @@ class _Result:
         self._plan, self._repaired, self._copied, self._applied = plan, repaired, copied, applied
         done = {one.plan.name for one in repaired if one.accepted and not one.why_not}
         beyond = [one for one in plan.partitions if one.beyond_repair or one.unnamed]
+        self._left_in_place = {one.plan.name for one in repaired if one.foreign and not one.why_not}
+        """The partitions in which others' records stay: what they have shifted is in its place after that."""
+        self._refused = {one.plan.name for one in repaired if one.why_not}
         self._beyond = [one for one in beyond if one.name not in done]
         self._late = [one for one in plan.partitions if one.pending.offsets]
 
@@ -257,7 +262,7 @@ class _Result:
                     **_names(one),
                     "differences": {kind.value: count for kind, count in _kinds(one).items()},
                     "unnamed": one.unnamed,
-                    "choices": list(_choices(one)),
+                    "choices": list(self._choices(one)),
                 }
                 for one in self._beyond
             ],
@@ -270,6 +275,11 @@ class _Result:
     def _state(self, one: PartitionPlan) -> str | None:
         status = self._copied.get(one.name)
         return None if status is None else status.state.value
+
+    def _choices(self, one: PartitionPlan) -> tuple[str, ...]:
+        if one.is_compacted:
+            return KEY_CHOICES
+        return SHIFT_CHOICES if one.name in self._left_in_place else LOG_CHOICES
 
     # -- for people ------------------------------------------------------------------------------
 
@@ -286,10 +296,12 @@ class _Result:
         for late in self._late:
             state = self._state(late)
             what = f"{number(late.pending.offsets)} source offsets not at the target yet"
-            screen.print(plain(f"{late.name}: {what}" + (f": {state}" if state else " would be copied")))
+            then = f": {state}" if state else "" if late.name in self._refused else " would be copied"
+            screen.print(plain(f"{late.name}: {what}{then}"))
         for beyond in self._beyond:
-            screen.print(plain(f"{beyond.name}: {_left(beyond)}"))
-        for choices in dict.fromkeys(_choices(one) for one in self._beyond):
+            if self._choices(beyond) is not SHIFT_CHOICES:
+                screen.print(plain(f"{beyond.name}: {_left(beyond)}"))
+        for choices in dict.fromkeys(self._choices(one) for one in self._beyond):
             screen.print("the choices:")
             for choice in choices:
                 screen.print(f"  - {choice}")
@@ -332,15 +344,9 @@ def _said(one: Repaired, *, applied: bool) -> list[str]:
         said.append(f"{number(offsets)} offsets that differ are accepted as they are")
     if one.becomes_mapped and not one.why_not:
         said.append("no longer keeps the source's offsets" if applied else "would become mapped")
-    if one.foreign and one.plan.beyond_repair and applied:
-        said.append("reconcile again: what follows those offsets is in its place now")
     if one.why_not:
         said.append(f"nothing {'more was' if applied else 'can be'} written: {one.why_not}")
     return said
-
-
-def _choices(one: PartitionPlan) -> tuple[str, ...]:
-    return KEY_CHOICES if one.is_compacted else LOG_CHOICES
 
 
 def _left(one: PartitionPlan) -> str:

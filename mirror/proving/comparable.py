@@ -190,8 +190,19 @@ class Comparable:
             )
             if log is not None:
                 (self._compacted if is_compacted else self._append_only).append(log)
-                if (why_not := self.words.why_not(tp)) is not None:
+                if (why_not := self.words.why_not(tp) or self._made_again(log)) is not None:
                     self._leave_out(tp, why_not)
+
+    def _made_again(self, log: Log) -> str | None:
+        """Why it is not known how far a copy was, of whose topic the target holds another one; else None."""
+        record = self.state.partition(log.name) if self.state else None
+        written_to = record.target_topic_id if record else None
+        if written_to in {None, log.target_topic_id} or not log.window.pending.offsets:
+            return None
+        return (
+            "its topic was created again at the target: how far it had been copied is not known; "
+            "`twinsite status` says whether the mirror goes on there"
+        )
 
     def _has_begun(self, copy: Range) -> bool:
         """Whether the copy is known to have begun: by the flow's state, else by a log that was written to."""

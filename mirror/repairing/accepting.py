@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from checkpoint.insertions import Inserted, united
-from mirror.repairing.model import RefusedError
+from mirror.repairing.model import RefusedError, Wanted
 from spark_jobs.findings import Kind
 from spark_jobs.plan import Beyond, PartitionPlan
 
@@ -26,24 +26,34 @@ TargetOffset = Callable[[int], int]
 """Takes a source offset and returns where it belongs at the target."""
 
 
-def check_foreign(plan: PartitionPlan, foreign: Sequence[Inserted], *, accept: bool) -> None:
-    """Check that what others have written may stay.
+def check_inserted(
+    plan: PartitionPlan, foreign: Sequence[Inserted], wanted: Wanted, *, keeps_offsets: bool
+) -> None:
+    """Check that what others have written may stay, and that what is inserted may shift what follows.
 
     Args:
-        accept: The operator accepts it.
+        keeps_offsets: The copy has the source's offsets.
 
     Raises:
-        RefusedError: It came after the comparison; or it is not accepted, and consumers go on seeing it.
+        RefusedError: It came after the comparison; or the operator has not allowed it.
     """
     if any(end > plan.target_end for _, end in foreign):
         raise RefusedError(
             "others have written to it since the plan was made: revoke their write access, "
             "and reconcile again"
         )
-    if foreign and not (plan.is_compacted or accept):
+    shifts = keeps_offsets and bool(plan.mends or foreign)
+    if plan.is_compacted:
+        if shifts and not wanted.to_mapped:
+            raise RefusedError(
+                "it keeps the source's offsets, and what is appended would shift what follows: let it become "
+                "mapped (--to-mapped), write the keys again at the source, or copy the topic again"
+            )
+    elif foreign and not (wanted.accept and (wanted.to_mapped or not shifts)):
+        also = ", and what follows loses the source's offsets" if shifts else ""
         raise RefusedError(
-            "others have written to it, and consumers go on seeing that: let it stay (--accept), or copy "
-            "the topic again"
+            f"others have written to it, and consumers go on seeing that{also}: "
+            f"let it stay (--accept{' --to-mapped' if shifts else ''}), or copy the topic again"
         )
 
 

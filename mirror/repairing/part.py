@@ -28,6 +28,8 @@ CLAIMS_MAX = 4
 LOOK_SECONDS = 10.0
 FOREIGN = frozenset({Reason.FOREIGN_WRITE, Reason.OFFSETS_DIFFER, Reason.SOURCE_TRUNCATED})
 """The reasons for which a partition stops if others have written to it."""
+STANDS_STILL = FOREIGN | {Reason.ANOTHER_FLOW}
+"""The same where they have created the target topic again, or another flow copies into it."""
 
 Names = Mapping[TopicPartition, TopicPartition]
 """Partitions by their names at the source, with their names at the target."""
@@ -152,4 +154,4 @@ def stands_still(answer: Decision | TwinsiteError | None) -> bool:
     """
     if isinstance(answer, TwinsiteError):
         return not isinstance(answer, BusyError)
-    return isinstance(answer, Stop) and answer.reason in FOREIGN
+    return isinstance(answer, Stop) and answer.reason in STANDS_STILL

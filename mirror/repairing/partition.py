@@ -23,7 +23,7 @@ from mirror.flow.records import Record, key_of, tombstone
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.offsets import EARLIEST, LATEST, offsets_of_all
 from mirror.model import OffsetMode, Reason, TopicPartition
-from mirror.repairing.accepting import acceptable, check_foreign
+from mirror.repairing.accepting import acceptable, check_inserted
 from mirror.repairing.bounds import Bounds
 from mirror.repairing.model import Begun, Note, RefusedError, Repaired, Status, Step, Wanted
 from mirror.repairing.part import FOREIGN, KnownOf, Part
@@ -100,14 +100,9 @@ class PartitionRepair:
         if self._begun is not None and known.insertion is None and self._wanted.apply:
             await self._tell_end(self._begun, known)
         self._done.foreign = await self._foreign(known, decision)
-        check_foreign(self._plan, self._done.foreign, accept=self._wanted.accept)
-        inserts = self._plan.mends or self._done.foreign
-        self._done.becomes_mapped = bool(inserts) and known.mode is OffsetMode.SAME
-        if self._done.becomes_mapped and not self._wanted.to_mapped:
-            raise RefusedError(
-                "it keeps the source's offsets, and what is appended would shift what follows: let it become "
-                "mapped (--to-mapped), write the keys again at the source, or copy the topic again"
-            )
+        keeps_offsets = known.mode is OffsetMode.SAME
+        check_inserted(self._plan, self._done.foreign, self._wanted, keeps_offsets=keeps_offsets)
+        self._done.becomes_mapped = keeps_offsets and bool(self._plan.mends or self._done.foreign)
         if self._wanted.apply:
             await self._become_what_it_is()
 

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_jobs.reconcile
+from spark_jobs.failures import SparkFailedError
 from spark_jobs.history import runs
-from spark_jobs.session import SparkFailedError
 from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load

@@ -23,6 +23,7 @@ from mirror.proving.wanted import Wanted
 from spark_jobs import kafka_source
 from spark_jobs.algorithms import Hashing
 from spark_jobs.documents import Scope
+from spark_jobs.failures import SparkFailedError
 from spark_jobs.findings import Kind
 from spark_jobs.kafka_ranges import new_group
 from spark_jobs.kafka_source import RECORD_SCHEMA, Cluster, Spared
@@ -30,7 +31,6 @@ from spark_jobs.pace import FIRST_OFFSETS, SHARE_BYTES_MIN, SLICE_SECONDS
 from spark_jobs.questions import Buckets, Lines, Question, Ranges, What, ended
 from spark_jobs.reconcile import compare, compare_as_it_stands, kafka_sites
 from spark_jobs.sampling import Sample
-from spark_jobs.session import SparkFailedError
 from spark_jobs.sites import KafkaSite, Sites, check_is_here
 from spark_jobs.window import ALL, Range
 from tests.conftest import TopicFactory

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from checkpoint.insertions import Inserted
 from mirror.model import TopicPartition
-from mirror.repairing.accepting import ACCEPTED_MAX, ACCEPTED_SPAN_MAX, acceptable, check_foreign
-from mirror.repairing.model import RefusedError
+from mirror.repairing.accepting import ACCEPTED_MAX, ACCEPTED_SPAN_MAX, acceptable, check_inserted
+from mirror.repairing.model import RefusedError, Wanted
 from spark_jobs.findings import Kind
-from spark_jobs.plan import Beyond, PartitionPlan
+from spark_jobs.plan import Beyond, Mend, PartitionPlan
 from spark_jobs.window import Range
 
 END = 100_000
@@ -82,21 +84,53 @@ def test_nothing_is_accepted_that_would_hide_more_than_is_named(found: Partition
         acceptable(found, at_the_target)
 
 
-@pytest.mark.parametrize(("is_compacted", "accept"), [(True, False), (False, True)])
+MAY_ALL = Wanted(to_mapped=True, accept=True)
+
+
+@pytest.mark.parametrize(
+    ("is_compacted", "wanted"), [(True, replace(MAY_ALL, accept=False)), (False, MAY_ALL)]
+)
+@pytest.mark.parametrize("keeps_offsets", [True, False])
 def test_what_others_have_written_stays_where_it_does_no_harm_or_somebody_lets_it(
-    is_compacted: bool, accept: bool
+    is_compacted: bool, keeps_offsets: bool, wanted: Wanted
 ) -> None:
-    check_foreign(plan(is_compacted=is_compacted), [(10, 12), (END - 1, END)], accept=accept)
+    found = plan(is_compacted=is_compacted)
+    check_inserted(found, [(10, 12), (END - 1, END)], wanted, keeps_offsets=keeps_offsets)
 
     with pytest.raises(RefusedError, match="since the plan was made"):
-        check_foreign(plan(is_compacted=is_compacted), [(END, END + 1)], accept=accept)
+        check_inserted(found, [(END, END + 1)], wanted, keeps_offsets=keeps_offsets)
 
 
-def test_what_others_have_written_does_not_stay_by_itself() -> None:
+@pytest.mark.parametrize(
+    ("keeps_offsets", "wanted", "options"),
+    [
+        (False, Wanted(), "(--accept)"),
+        (True, Wanted(), "(--accept --to-mapped)"),
+        (True, Wanted(accept=True), "(--accept --to-mapped)"),
+        (True, Wanted(to_mapped=True), "(--accept --to-mapped)"),
+    ],
+)
+def test_what_others_have_written_to_a_log_does_not_stay_by_itself(
+    keeps_offsets: bool, wanted: Wanted, options: str
+) -> None:
     """
-    Consumers of an append-only log go on seeing it.
+    Consumers of an append-only log go on seeing it, and what follows has another offset. All that lets it
+    stay is said at once; keys, which could be written again, are not meant.
     """
-    check_foreign(plan(), [], accept=False)
+    check_inserted(plan(), [], wanted, keeps_offsets=keeps_offsets)
 
-    with pytest.raises(RefusedError, match="let it stay"):
-        check_foreign(plan(), [(10, 12)], accept=False)
+    with pytest.raises(RefusedError, match=re.escape(options)) as refusal:
+        check_inserted(plan(), [(10, 12)], wanted, keeps_offsets=keeps_offsets)
+
+    assert "keys" not in str(refusal.value)
+
+
+def test_keys_of_a_copy_with_the_same_offsets_are_not_put_right_by_themselves() -> None:
+    keyed = plan(is_compacted=True)
+    check_inserted(keyed, [(10, 12)], Wanted(), keeps_offsets=False)
+
+    with pytest.raises(RefusedError, match=r"\(--to-mapped\), write the keys again at the source"):
+        check_inserted(keyed, [(10, 12)], Wanted(), keeps_offsets=True)
+    mends = [Mend(kind=Kind.MISSING, key=b"k", source_offset=1, target_offset=None)]
+    with pytest.raises(RefusedError, match=r"\(--to-mapped\), write the keys again at the source"):
+        check_inserted(replace(keyed, mends=mends), [], Wanted(), keeps_offsets=True)

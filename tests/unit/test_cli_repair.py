@@ -7,6 +7,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,10 @@ import pytest
 from mirror.cli import main as cli
 from mirror.cli import repairing
 from mirror.model import TopicPartition
-from mirror.repairing.model import Begun, Note
-from spark_jobs.plan import PLAN, Plan, plan_to_document
+from mirror.repairing.model import Begun, Note, Repaired
+from spark_jobs.findings import Kind
+from spark_jobs.plan import PLAN, Beyond, PartitionPlan, Plan, plan_to_document
+from spark_jobs.window import Range
 
 RUN = Plan(run="r", flow="east", source_cluster_id="a", target_cluster_id="b", made_at_ms=0, partitions=())
 KEYS = ["größe"]
@@ -149,3 +152,85 @@ def test_a_folder_that_cannot_be_synced_for_another_reason_ends_the_repair(
     said = " ".join(capsys.readouterr().err.split())
     assert "Input/output error" in said
     assert "readable and writable" in said
+
+
+LOG = PartitionPlan(
+    name=TopicPartition("orders", 0),
+    target_topic="orders",
+    topic_id="id",
+    is_compacted=False,
+    target_end=11,
+    mends=[],
+    beyond_repair=[Beyond(kind=Kind.EXTRA, source_offset=None, target_offset=10, records=1)],
+    unnamed=0,
+    pending=Range(0, 0),
+)
+"""An append-only log to which somebody else has written."""
+
+
+def told(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    done: Repaired,
+    *options: str,
+) -> tuple[int, str]:
+    """The exit code, and what is said of a repair that did this."""
+    some = replace(RUN, partitions=(done.plan,))
+    (folder / PLAN).write_text(json.dumps(plan_to_document(some)))
+
+    async def repair(*_: object) -> Sequence[Repaired]:
+        return [done]
+
+    monkeypatch.setattr(repairing, "repair", repair)
+    code = cli.main(["repair", "--config", str(folder / "flow.yaml"), *options, str(folder)])
+    return code, " ".join(capsys.readouterr().out.split())
+
+
+def test_a_partition_that_was_refused_is_not_said_to_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = Repaired(LOG, why_not="others have written to it", foreign=[(10, 11)])
+
+    code, said = told(folder, monkeypatch, capsys, done, "--apply")
+
+    assert code == 3
+    assert "nothing more was written: others have written to it" in said
+    assert "reconcile again" not in said
+
+
+def test_a_partition_that_was_refused_is_not_said_to_be_copied(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = replace(LOG, beyond_repair=[], pending=Range(20, 50))
+
+    assert (
+        "30 source offsets not at the target yet would be copied"
+        in (told(folder, monkeypatch, capsys, Repaired(late))[1])
+    )
+    code, said = told(folder, monkeypatch, capsys, Repaired(late, why_not="the topic is another one"))
+
+    assert code == 3
+    assert "30 source offsets not at the target yet" in said
+    assert "would be copied" not in said
+
+
+@pytest.mark.parametrize("options", [["--accept"], ["--apply", "--accept"]])
+def test_where_others_records_were_let_stay_another_comparison_says_what_is_left(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: Sequence[str],
+) -> None:
+    """
+    To accept them once more, or to copy the topic again, is no choice before that.
+    """
+    code, said = told(folder, monkeypatch, capsys, Repaired(LOG, foreign=[(10, 11)]), *options)
+
+    assert code == 3
+    assert "reconcile again" in said
+    assert "cannot be put right" not in said
+    assert "copy the topic again" not in said
+    _, document = told(folder, monkeypatch, capsys, Repaired(LOG, foreign=[(10, 11)]), "-o", "json", *options)
+    (beyond,) = json.loads(document)["beyond_repair"]
+    assert beyond["choices"] == ["reconcile again: what follows those offsets is in its place then"]

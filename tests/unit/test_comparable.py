@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 from uuid import UUID
@@ -64,11 +65,12 @@ def why_not(scope: Scope) -> list[tuple[int | None, str]]:
     return [(one.partition, one.why) for one in scope.not_compared]
 
 
-async def remembered(*, prepared: bool = True) -> FlowState:
+async def remembered(*, prepared: bool = True, target_topic_id: UUID = TOPIC) -> FlowState:
     """What a flow knows that copies the partition from offset 100 on, to the same offsets."""
     state = FlowState(MemoryStore())
     await state.load()
-    await state.begin(PartitionRecord("orders", 0, str(TOPIC), "orders", OffsetMode.SAME, prepared, 100, 100))
+    copied = PartitionRecord("orders", 0, str(TOPIC), "orders", OffsetMode.SAME, prepared, 100, 100)
+    await state.begin(replace(copied, target_topic_id=str(target_topic_id)))
     return state
 
 
@@ -187,3 +189,25 @@ async def test_a_copy_of_a_topic_that_was_made_anew_is_one_of_another() -> None:
         "it is being prepared: nothing of it is copied yet",
         "flow flow has not begun to copy it",
     ]
+
+
+@pytest.mark.parametrize(
+    ("target_topic_id", "ends_at", "is_known"),
+    [(TOPIC, 150, True), (ANOTHER, 150, False), (ANOTHER, 200, True)],
+    ids=["the same topic", "made again", "made again and filled again"],
+)
+async def test_how_far_a_topic_was_copied_that_was_made_again_at_the_target_is_not_known(
+    target_topic_id: UUID, ends_at: int, is_known: bool
+) -> None:
+    """
+    What it held before may have been the rest: nobody may call that on its way, and the sites the same.
+    """
+    of = comparable(Wanted())
+    of.state = await remembered(target_topic_id=target_topic_id)
+
+    scope = compared(of, told(Range(100, 200), Range(100, ends_at)))
+
+    (log,) = scope.append_only
+    assert log.window.target == Range(100, ends_at)
+    words = "its topic was created again at the target: how far it had been copied is not known"
+    assert [words in why for _, why in why_not(scope)] == [True] * (not is_known)

@@ -20,11 +20,11 @@ from spark_jobs import reconcile
 from spark_jobs.algorithms import Algorithm
 from spark_jobs.documents import Scope
 from spark_jobs.extent import Extent, extent_to_document
+from spark_jobs.failures import SparkFailedError
 from spark_jobs.logs import Compared
 from spark_jobs.reconcile import note_begun
 from spark_jobs.result import begun
 from spark_jobs.sampling import Sample
-from spark_jobs.session import SparkFailedError
 from spark_jobs.sites import Sites
 
 SETTINGS = parse(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
-from spark_jobs.failures import renamed_errors
-from spark_jobs.session import SparkFailedError
+from spark_jobs.failures import SparkFailedError, renamed_errors
 
 DENIED = """Job aborted due to stage failure: Task 0 in stage 4.0 failed 1 times
 \tat org.apache.spark.Somewhere

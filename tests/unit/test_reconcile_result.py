@@ -237,6 +237,36 @@ def test_a_rare_kind_is_among_the_examples_of_many() -> None:
     assert "50 of 61, the first of each kind" in text
 
 
+def test_of_each_partition_and_kind_the_first_are_shown_however_much_differs_elsewhere(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """
+    Else one partition takes all lines of the terminal, and all examples of the summary.
+    """
+    many = [
+        Finding(difference=Difference(kind=Kind.CHANGED, source_offset=at, target_offset=at), key=b"many")
+        for at in range(85)
+    ]
+    last = Finding(difference=Difference(kind=Kind.EXTRA, target_offset=89), key=b"rare")
+    few = Finding(difference=Difference(kind=Kind.MISSING, source_offset=80), key=b"elsewhere")
+    found = result(
+        Compared(log=log("orders"), findings=[*many, last]),
+        Compared(log=log("orders", 1), findings=many),
+        Compared(log=log("users"), findings=[few]),
+    )
+
+    show(found, Path("reconcile/r1"))
+
+    shown = capsys.readouterr().out
+    assert "rare" in shown
+    assert "elsewhere" in shown
+    assert "orders-1" in shown
+    assert shown.count("many") == 18
+    assert "and 152 more" in shown
+    keys = [one["key"] for one in summary(found)["examples"]]
+    assert (len(keys), keys.count("rare"), keys[-1]) == (100, 1, "elsewhere")
+
+
 def test_of_many_partitions_those_that_differ_are_drawn() -> None:
     """
     In the order of their numbers; of the others it is said how many they are.

@@ -7,8 +7,10 @@ from typing import Any, cast
 import pytest
 
 from mirror.errors import StateConflictError
+from mirror.flow.position import Stop
+from mirror.model import Reason, State
 from mirror.repairing import part as taking_part
-from mirror.repairing.part import CLAIMS_MAX, Part
+from mirror.repairing.part import CLAIMS_MAX, Part, stands_still
 
 
 class Contested:
@@ -70,3 +72,15 @@ async def test_a_right_that_is_taken_back_each_time_is_left_to_who_has_it() -> N
 
     assert "another repair of this flow is running" in refused.value.hint
     assert owner.claims == CLAIMS_MAX
+
+
+@pytest.mark.parametrize("reason", [Reason.FOREIGN_WRITE, Reason.ANOTHER_FLOW])
+def test_a_copy_that_others_have_written_to_or_made_again_stands_still_whatever_it_holds(
+    reason: Reason,
+) -> None:
+    """
+    A topic that somebody has deleted at the target and filled again with the same records is compared as the
+    same, and the mirror stops there all the same: a repair says so.
+    """
+    assert stands_still(Stop(State.BLOCKED, reason, "the target topic was created again"))
+    assert not stands_still(Stop(State.BLOCKED, Reason.SOURCE_UNAVAILABLE, ""))
