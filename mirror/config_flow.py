@@ -151,8 +151,8 @@ class ReadSettings(Section):
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
         default="read_committed",
         description="read_committed leaves out records of aborted and open transactions; read_uncommitted "
-        "copies them like others, and nothing at the target shows that a transaction was aborted: in a compacted "
-        "topic such a record can become the newest of its key there.",
+        "copies them like others, and nothing at the target shows that a transaction was aborted: in a "
+        "compacted topic such a record can become the newest of its key there.",
     )
     fetch_bytes_max: Bytes = Field(
         default=4 * MIB,
