@@ -343,10 +343,18 @@ class Engine:
         if not self._owner.may_write and self._look_at(lambda p: p.copying) and not self._owner.held:
             log.warning("standing_by", transactional_id=self._owner.transactional_id)
         if not self._owner.held:
-            for partition in self.partitions.values():
-                partition.copied_elsewhere = True  # what is stopped here, too: the other mirror may go on
+            self._know_no_more()
         for lane in self._writing:
             lane.wake()
+
+    def _know_no_more(self) -> None:
+        """How far the copies are is not known while another mirror has the right: it may go on with what is
+        stopped here, too. A DIVERGED partition keeps saying what its target had acknowledged, for comparisons
+        of a target that has lost it.
+        """
+        for partition in self.partitions.values():
+            if partition.state is not State.DIVERGED:
+                partition.copied_elsewhere = True
 
     def _look_at(self, which: Callable[[PartitionCopy], bool]) -> int:
         """Look at some partitions now, because the right was taken or lost; returns how many they are."""

@@ -142,13 +142,17 @@ async def test_of_what_is_stopped_nothing_is_said_any_more_once_another_mirror_h
     engine = engine_of(Patient(), lambda tp: tp.partition, right)
     paused = partition(2)
     paused.proceed(Proceed(5, 5, 5, 0, 5), OffsetMode.SAME, 0, 0.0)
-    engine.partitions[paused.tp] = paused
+    truncated = partition(3)
+    truncated.proceed(Proceed(5, 5, 5, 0, 5), OffsetMode.SAME, 0, 0.0)
+    truncated.stop(State.DIVERGED, Reason.TARGET_TRUNCATED, "it ends at 3", None)
+    engine.partitions |= {paused.tp: paused, truncated.tp: truncated}
     engine.pause(paused)
 
     right.held = False
     await eventually(lambda: paused.copied_elsewhere, engine.run())
 
     assert paused.state is State.PAUSED
+    assert not truncated.copied_elsewhere, "a comparison asks here what the target had acknowledged"
 
 
 @pytest.mark.parametrize(("unwritten_seconds", "claims"), [(None, 0), (3, 0), (6, 1)])
