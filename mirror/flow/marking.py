@@ -83,7 +83,7 @@ async def mark(
     """Fill the gaps at the head of these partitions' queues, as far as one request goes; ``node`` leads all.
 
     None of the partitions is looked at until the broker has answered. After a request without an answer, or
-    with one that cannot be read, their markers stay under way: call :func:`until_landed`.
+    with one that cannot be read (``Ended``), their markers stay under way: call :func:`until_landed`.
 
     Args:
         connection: To that node; only markers are sent over it.
