@@ -312,7 +312,7 @@ class Engine:
                 self._was_owner = False
                 return False
             log.warning("taking_over", transactional_id=self._owner.transactional_id)
-            await self._owner.claim()
+            await self._owner.claim(patience_seconds=0.0)  # the next look asks again whose the right is
             self._look_at(lambda p: p.state is State.STANDBY or p.copying)
             self._ask_again_for_losses()
         is_owner = await self._owner.confirm()

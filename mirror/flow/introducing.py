@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import partial
+from collections.abc import Awaitable
 
 import structlog
 
@@ -18,7 +18,7 @@ from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
 from mirror.flow.succession import TAKE_OVER_AFTER_SECONDS
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.log_port import FLUSHED, TopicLog, ensure_state_topic
+from mirror.kafka.log_port import FLUSHED, StateTopic, TopicLog, ensure_state_topic
 from mirror.topic_names import STATE_TOPIC_PREFIX
 
 log = structlog.get_logger(__name__)
@@ -35,7 +35,8 @@ STATE_TOPIC_REPLICAS_MAX = 3
 
 
 async def open_memory(flow: str, target: Cluster, owner: Owner, patience_seconds: float) -> FlowMemory:
-    """The flow's durable state, read from its topic at the target; a missing topic is created.
+    """The flow's durable state, read from its topic at the target; a missing topic is created. Where
+    it has to be created once more, it gets no fewer replicas than it would have got at first.
 
     Two things are logged: a topic with fewer replicas than it would get now, created while brokers were
     missing; and one that may lose its end to a power cut, created by somebody else.
@@ -47,9 +48,12 @@ async def open_memory(flow: str, target: Cluster, owner: Owner, patience_seconds
         TwinsiteError: The topic cannot be read or created.
     """
     topic = f"{STATE_TOPIC_PREFIX}{flow}"
-    replicas = min(STATE_TOPIC_REPLICAS_MAX, len(target.info.brokers))
+    replicas = _replicas(target)
     found = await ensure_state_topic(target, topic, replicas)
-    make = partial(ensure_state_topic, target, topic, replicas)
+
+    def make() -> Awaitable[StateTopic]:
+        return ensure_state_topic(target, topic, max(replicas, _replicas(target)))
+
     records = TopicLog(target, topic, patience_seconds=patience_seconds, make=make)
     store = TopicStore(records, writer=lambda: owner.token, begun=owner.begun, outdated=owner.outdated)
     owner.taken_over = store.taken_over
@@ -60,6 +64,10 @@ async def open_memory(flow: str, target: Cluster, owner: Owner, patience_seconds
     if found.flushed is False:
         log.warning("state_topic_not_flushed", topic=topic, wanted=FLUSHED)
     return FlowMemory(state, fenced=lambda: store.fenced, cut_short=lambda: store.cut_short)
+
+
+def _replicas(target: Cluster) -> int:
+    return min(STATE_TOPIC_REPLICAS_MAX, len(target.info.brokers))
 
 
 async def written_again(memory: FlowMemory, owner: Owner) -> None:

@@ -22,6 +22,7 @@ from mirror.flow.marking import LANE, mark, until_landed
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import RETRY_SECONDS_FIRST, RETRY_SECONDS_MAX, append_refusal, look_refusal
+from mirror.kafka.answers import Ended
 from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
 
 Ready = Sequence[PartitionCopy]
@@ -184,7 +185,8 @@ class Keeper:
         generations = {p: p.generation for p in free}
         answers = await mark(self._flow, connection, node, free, token.epoch)
         reach("markers_written")
-        lost = [p for p in free if p.markers_under_way]
+        # not whose markers are under way: those may be of a later request, to another broker
+        lost = [p for p in free if isinstance(answers.get(p.target), Ended)]
         if lost:
             self._group.create_task(until_landed(self._flow, node, lost))
         now = time.monotonic()

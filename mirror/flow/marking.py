@@ -34,6 +34,8 @@ LOST_AT_ONCE = 500
 """Of one lost range in one request: it may span millions of offsets, and others need markers too."""
 LANDING_SECONDS = 2.0
 """Four times what a broker needs to append the markers of a request it has begun."""
+LEADERS_SECONDS = 1.0
+"""How often the metadata is read while a broker is silent: a broker may hang for as long as a request may."""
 EPOCHS = 1 << 31
 """Coordinator epochs are below this."""
 OWNER_EPOCHS = 1 << 16
@@ -83,7 +85,7 @@ async def mark(
     """Fill the gaps at the head of these partitions' queues, as far as one request goes; ``node`` leads all.
 
     None of the partitions is looked at until the broker has answered. After a request without an answer, or
-    with one that cannot be read, their markers stay under way: call :func:`until_landed`.
+    with one that cannot be read (``Ended``), their markers stay under way: call :func:`until_landed`.
 
     Args:
         connection: To that node; only markers are sent over it.
@@ -157,13 +159,10 @@ async def until_landed(flow: Flow, node: int, partitions: Sequence[PartitionCopy
     received before. What a broker appends to partitions that it no longer leads does not last.
     """
     left, attempts = list(partitions), 0
-    flow.hooks.stale(flow.target)
     while left:
-        free = [p for p in left if flow.target.info.leader(p.target) != node]
+        flow.hooks.stale(flow.target)
         try:
-            if not free:
-                await flow.target.hear_from(node)
-                free = left
+            free = await _free(flow, node, left)
         except TwinsiteError as refused:
             attempts += 1
             _say(flow, left, refused)
@@ -174,6 +173,36 @@ async def until_landed(flow: Flow, node: int, partitions: Sequence[PartitionCopy
         for partition in free:
             flow.hooks.changed(partition)
         left = [p for p in left if p.markers_under_way]
+
+
+async def _free(flow: Flow, node: int, partitions: Sequence[PartitionCopy]) -> Sequence[PartitionCopy]:
+    """Return all partitions when the broker has answered, or those whose leader has moved once there are any.
+
+    Raises:
+        TwinsiteError: The broker cannot be asked, or did not answer.
+    """
+    hearing = asyncio.create_task(flow.target.hear_from(node))
+    try:
+        while not (moved := [p for p in partitions if _has_moved(flow, p, node)]):
+            await asyncio.wait({hearing}, timeout=LEADERS_SECONDS)
+            if hearing.done():
+                hearing.result()
+                return partitions
+            flow.hooks.stale(flow.target)
+        return moved
+    finally:
+        hearing.cancel()
+
+
+def _has_moved(flow: Flow, partition: PartitionCopy, node: int) -> bool:
+    """Whether another broker leads it, or its topic is gone.
+
+    While it has no leader, the one that it had may come back, as its only replica in sync, and lead again.
+    """
+    leader = flow.target.info.leader(partition.target)
+    if leader == -1:
+        return flow.target.info.partition(partition.target) is None
+    return leader != node
 
 
 def _land(flow: Flow, partitions: Iterable[PartitionCopy]) -> None:

@@ -36,7 +36,7 @@ ASKED_FOR_SECONDS = 3.0
 """How long to wait for the coordinator's answer; then it is reported as unavailable and asked again."""
 STATE_ASKED_FOR_SECONDS = 1.0
 CLAIMED_FOR_SECONDS = 60.0
-"""How long a claim that got no answer is repeated, unless the right was ours before."""
+"""How long a claim that failed is repeated where a flow or a repair begins."""
 TAKEOVER_WAIT_SECONDS = 2.5
 """How long a new holder writes nothing after its first write to the flow's state: by then the former holder's
 last proof has expired.
@@ -68,30 +68,32 @@ class Owner:
         self._outdated: tuple[int, int] | None = None
         self._claiming: asyncio.Task[None] | None = None
 
-    async def claim(self, *, new_flow: bool = False) -> Token:
+    async def claim(self, *, new_flow: bool = False, patience_seconds: float = CLAIMED_FOR_SECONDS) -> Token:
         """Take the right from its holder. We may write TAKEOVER_WAIT_SECONDS after :meth:`begun`.
 
         Args:
             new_flow: The flow has no record yet. If nobody holds the right to it we may write at once.
+            patience_seconds: How long a claim that failed is repeated, whoever has the right by then. 0: it
+                is not.
 
         Raises:
             NotAuthorizedError: No WRITE on the transactional id.
             BrokerError, ConnectionFailedError: The coordinator cannot be asked.
         """
-        before = await current_token(self._target, self.transactional_id)
-        return await self._take(unheld=new_flow and before is None, timeout_seconds=CLAIMED_FOR_SECONDS)
-
-    async def _take(self, *, unheld: bool, timeout_seconds: float) -> Token:
+        unheld = new_flow and await current_token(self._target, self.transactional_id) is None
         asked_at = time.monotonic()
-        self.token = await self._next_token(timeout_seconds)
+        token = await self._next_token(patience_seconds)
         # of several that found no holder only one gets epoch 0: the others take the right from it
-        first = unheld and self.token.epoch == 0
+        self._take(token, asked_at, first=unheld and token.epoch == 0)
+        return token
+
+    def _take(self, token: Token, asked_at: float, *, first: bool) -> None:
+        self.token = token
         self.turn.since = asked_at if first else math.inf
         self._confirmed_at = asked_at
         self.held = True
         self.turn.proven(asked_at)
         reach("claimed")
-        return self.token
 
     async def _next_token(self, timeout_seconds: float) -> Token:
         """A token that was never given out. A coordinator that lost its last records would repeat our own."""
@@ -237,6 +239,10 @@ class Owner:
     async def _claim_unless_taken(self, forgotten: Token | None) -> None:
         """Claim unless another mirror has the right by now. If there is no answer the claim is not repeated:
         before the next one it is asked again whose the right is.
+
+        A token that comes when the right was lost, or claimed once more, is not used. It and one whose answer
+        is lost look like another mirror's. So we stand by, and some mirror takes over from that one, which
+        does nothing.
         """
         if not self._holds(forgotten):
             return
@@ -248,8 +254,11 @@ class Owner:
             self.seen = before
             self._hear(forgotten, asked_at, ours=False)
         elif self._holds(forgotten):
-            log.warning("ownership_forgotten", transactional_id=self.transactional_id)
-            await self._take(unheld=False, timeout_seconds=0.0)
+            asked_at = time.monotonic()
+            token = await self._next_token(0.0)
+            if self._holds(forgotten):
+                self._take(token, asked_at, first=False)
+                log.warning("ownership_forgotten", transactional_id=self.transactional_id)
 
     async def holder(self) -> Token | None:
         """The token of the present holder of the right; None if the coordinator knows none.

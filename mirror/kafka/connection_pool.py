@@ -19,11 +19,12 @@ ANY = -1
 
 CONTROL, PROMPT = "control", "prompt"
 """The connection to a broker for requests of all kinds, and the one for those that do not take long."""
-CHANGES, DELETIONS = "changes", "deletions"
-"""The connection for changes, which a broker forwards to the controller, and the one for deleting records,
-for which it waits for other replicas. Until then the broker answers nothing else there.
+CHANGES, DELETIONS, CLAIMS = "changes", "deletions", "claims"
+"""The connection for changes, which a broker forwards to the controller, and those for deleting records and
+for claiming transactional ids, for which it waits for other replicas. Until then the broker answers nothing
+else there.
 """
-WAITING = frozenset({CHANGES, DELETIONS})
+WAITING = frozenset({CHANGES, DELETIONS, CLAIMS})
 """Lanes on which a broker that does not answer may itself be waiting for another broker."""
 SILENT_SECONDS = 3.0
 """A broker that leaves a request unanswered for longer is not asked what others can answer."""

@@ -20,7 +20,7 @@ from kafka.protocol.producer import InitProducerIdRequest
 
 from mirror.errors import BrokerError, ConnectionFailedError, TwinsiteError
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.connection_pool import PROMPT
+from mirror.kafka.connection_pool import CLAIMS, PROMPT
 from mirror.kafka.failures import broker_error, retrying
 
 TRANSACTIONAL_ID = 1
@@ -53,7 +53,7 @@ async def init_producer_id(
     request = InitProducerIdRequest(
         transactional_id=transactional_id, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
     )
-    answer = await _ask(cluster, transactional_id, request, timeout_seconds, highest=4)
+    answer = await _ask(cluster, transactional_id, request, timeout_seconds, highest=4, lane=CLAIMS)
     if answer.producer_id < 0:
         raise BrokerError(
             "NO_PRODUCER_ID", -1, f"{cluster.name}: the coordinator gave producer id {answer.producer_id}"
@@ -90,6 +90,7 @@ async def _ask(
     highest: int | None = None,
     *,
     cut_off: bool = False,
+    lane: str = PROMPT,
 ) -> Any:
     """Ask, and retry while that may help; with ``cut_off`` also give up a request unanswered by then."""
     ends_at = time.monotonic() + timeout_seconds
@@ -97,7 +98,7 @@ async def _ask(
         with attempt:
             try:
                 async with asyncio.timeout(max(0.0, ends_at - time.monotonic()) if cut_off else None):
-                    whole = await _call_coordinator(cluster, transactional_id, request, highest)
+                    whole = await _call_coordinator(cluster, transactional_id, request, highest, lane)
             except TimeoutError as late:
                 raise _unanswered(cluster, transactional_id, timeout_seconds) from late
             except TwinsiteError:
@@ -126,9 +127,9 @@ def _unanswered(cluster: Cluster, transactional_id: str, seconds: float) -> Conn
 
 
 async def _call_coordinator(
-    cluster: Cluster, transactional_id: str, request: Any, highest: int | None
+    cluster: Cluster, transactional_id: str, request: Any, highest: int | None, lane: str
 ) -> Any:
-    """Ask the coordinator, looked up if not known, over a connection without requests that take long.
+    """Ask the coordinator, looked up if not known.
 
     Raises:
         TwinsiteError: It cannot be found, could not be asked, or did not answer.
@@ -136,7 +137,7 @@ async def _call_coordinator(
     known = cluster.coordinators
     if transactional_id not in known:
         known[transactional_id] = await _find_coordinator(cluster, transactional_id)
-    return await cluster.call(request, node=known[transactional_id], highest=highest, lane=PROMPT)
+    return await cluster.call(request, node=known[transactional_id], highest=highest, lane=lane)
 
 
 async def _find_coordinator(cluster: Cluster, transactional_id: str) -> int:

@@ -417,10 +417,12 @@ async def test_a_broker_that_is_heard_has_started_on_what_it_received_before_and
     broker: SecuredBroker,
 ) -> None:
     """
-    More requests than it has threads each take it a second or two. A login comes ahead of them.
+    More requests than it has threads each take it a second or two, or many on a slow machine. A login comes
+    ahead of them.
     """
     await broker.cluster.create_topic("busy", partitions=8)
     cluster = a_cluster(broker, "SASL", sasl(broker, SaslMechanism.SCRAM_SHA_256))
+    cluster.options = replace(cluster.options, request_timeout_seconds=120.0)
     await cluster.start()
     token = await init_producer_id(cluster, "busy")
     lanes = [await cluster.connection(1, f"busy {number}") for number in range(2 * IO_THREADS)]

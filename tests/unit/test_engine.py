@@ -33,7 +33,8 @@ class Claimable(Right):
         self.held = False
         self.claims = 0
 
-    async def claim(self) -> None:
+    async def claim(self, *, patience_seconds: float) -> None:
+        assert patience_seconds == 0, "before each attempt it is asked whose the right is"
         self.held, self.claims = True, self.claims + 1
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,9 +15,10 @@ from checkpoint import flow_state
 from checkpoint.flow_state import FlowState
 from checkpoint.model import FlowRecord, OwnerRecord, PartitionRecord
 from mirror.flow import introducing
-from mirror.flow.introducing import written_again
+from mirror.flow.introducing import open_memory, written_again
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
+from mirror.kafka.log_port import StateTopic
 from mirror.kafka.transactions import Token
 from mirror.model import OffsetMode
 from tests.harness.daemon import until
@@ -181,3 +184,32 @@ async def test_that_the_record_is_missing_is_said_where_it_is_not_just_being_wri
         await written_again(FlowMemory(state), HeldBy(Token(7, 0)))
 
     assert [line["event"] for line in logs] == events
+
+
+@pytest.mark.parametrize(("brokers", "replicas"), [(1, 2), (2, 2), (3, 3), (5, 3)])
+async def test_a_state_topic_that_is_made_again_gets_a_replica_on_brokers_that_have_come(
+    monkeypatch: pytest.MonkeyPatch, brokers: int, replicas: int
+) -> None:
+    """
+    Two were there at the start. If one of them is missing it is waited for.
+    """
+    target = SimpleNamespace(info=SimpleNamespace(brokers=range(2)))
+    wanted, makers = list[int](), list[Callable[[], Awaitable[StateTopic]]]()
+
+    async def ensure(_: object, __: object, replicas: int) -> StateTopic:
+        wanted.append(replicas)
+        return StateTopic(True, replicas, True)
+
+    class Store(MemoryStore):
+        async def taken_over(self) -> bool:
+            return False
+
+    monkeypatch.setattr(introducing, "ensure_state_topic", ensure)
+    monkeypatch.setattr(introducing, "TopicLog", lambda *_, make, **__: makers.append(make))
+    monkeypatch.setattr(introducing, "TopicStore", lambda *_, **__: Store())
+    await open_memory("orders", cast(Any, target), HeldBy(None), 1.0)
+
+    target.info.brokers = range(brokers)
+    await makers[0]()
+
+    assert wanted == [2, replicas]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -685,6 +686,33 @@ async def test_a_partition_whose_leader_moves_waits_for_the_old_one_no_more(brok
 
     assert waited
     assert (slow.next_offset, moving.next_offset) == (100, 107)
+
+
+async def test_markers_under_way_to_another_broker_have_not_landed_with_those_that_are_lost(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    No marker was left for the partition in the first request. Its leader has moved since.
+    """
+    monkeypatch.setattr(marking, "spread", partial(spread, at_once=1))
+    lost, moving = with_a_gap(1, 0), with_a_gap(7, 1)
+    async with a_keeper() as keeper:
+        keeper.offer(lost)
+        keeper.offer(moving)
+        await turns()
+        cast(Any, keeper._flow.target).leaders[1] = 2
+        keeper.offer(moving)
+        await turns()
+        sent = [[tp.partition for tp in request] for request in broker.requests]
+
+        broker.answers[0].set_result({lost.target: ConnectionFailedError("gone")})
+        await until(lambda: not lost.markers_under_way, "they can land no more", SOON)
+        await turns()
+
+        assert moving.markers_under_way
+
+    assert sent == [[0], [1]]
+    assert len(broker.requests) == 2
 
 
 async def test_a_map_that_is_contradicted_is_corrected_before_the_batch_is_sent(broker: Broker) -> None:

@@ -23,6 +23,7 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.kafka.offsets import Marking
 from mirror.model import Gap, OffsetMode, TopicPartition
+from tests.harness.daemon import until
 from tests.unit.target_model import Hooks, source_batch
 
 NOW = 1_000.0
@@ -41,9 +42,14 @@ def with_a_gap(number: int, offsets: int, *, in_front: int = 0) -> PartitionCopy
 
 
 class Unhurried(Hooks):
-    """A picture of the cluster that is old does no harm, and nobody is told of changes."""
+    """Counts how often the picture of the cluster was called stale; nobody is told of changes."""
 
-    def stale(self, cluster: object) -> None: ...
+    def __init__(self) -> None:
+        super().__init__()
+        self.stale_calls = 0
+
+    def stale(self, cluster: object) -> None:
+        self.stale_calls += 1
 
     def changed(self, partition: PartitionCopy) -> None: ...
 
@@ -57,6 +63,9 @@ class Target:
         loses: Of each request to a partition, so many.
         answers: False while its answers are lost on the way.
         ended: With what the connection ends then.
+        leader: Who leads all partitions; at first nobody that is asked for anything.
+        topics: The topics that it knows.
+        starts: Set while it starts on what it receives.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,8 +74,13 @@ class Target:
         self.loses: dict[TopicPartition, int] = {}
         self.answers = True
         self.ended: TwinsiteError = ConnectionFailedError("gone")
-        self.info = SimpleNamespace(leader=lambda _: None)
+        self.leader: int | None = None
+        self.topics = {"orders"}
+        self.starts = asyncio.Event()
+        self.info = SimpleNamespace(leader=lambda _: self.leader, partition=self.partition)
+        self.hooks = Unhurried()
         monkeypatch.setattr(marking, "LANDING_SECONDS", 0.0)
+        monkeypatch.setattr(marking, "LEADERS_SECONDS", 0.01, raising=False)
         for name in ("write_markers", "list_offsets"):
             monkeypatch.setattr(marking, name, getattr(self, name))
 
@@ -87,17 +101,27 @@ class Target:
     ) -> dict[TopicPartition, int]:
         return {tp: self.ends[tp] for tp in tps}
 
-    async def mark(self, *partitions: PartitionCopy, owner_epoch: int = 0) -> Any:
+    def partition(self, tp: TopicPartition) -> object | None:
+        return object() if tp.topic in self.topics else None
+
+    async def hear_from(self, node: int) -> None:
+        assert node == 1
+        await self.starts.wait()
+
+    def flow(self) -> Flow:
         flow = SimpleNamespace(
             producer_id=4711,
             producer_epoch=0,
             target=self,
             room=asyncio.Event(),
-            hooks=Unhurried(),
+            hooks=self.hooks,
             draining=False,
         )
-        found = await mark(cast(Flow, flow), cast(Any, None), 1, partitions, owner_epoch)
-        await until_landed(cast(Flow, flow), 1, [p for p in partitions if p.markers_under_way])
+        return cast(Flow, flow)
+
+    async def mark(self, *partitions: PartitionCopy, owner_epoch: int = 0) -> Any:
+        found = await mark(self.flow(), cast(Any, None), 1, partitions, owner_epoch)
+        await until_landed(self.flow(), 1, [p for p in partitions if p.markers_under_way])
         return found
 
     def look(self, copy: PartitionCopy) -> None:
@@ -151,6 +175,63 @@ async def test_a_partition_whose_log_does_not_end_behind_its_markers_is_looked_a
 
     assert found == {whole.tp: 5}
     assert (short.look_due_at is not None, whole.look_due_at) == (True, None)
+
+
+# -- when they can no longer land ----------------------------------------------------------------
+
+
+def under_way(target: Target) -> tuple[PartitionCopy, asyncio.Task[None]]:
+    """A partition with markers at a broker that does not answer, and the task that waits for their end."""
+    copy = with_a_gap(0, 7)
+    copy.markers_under_way = True
+    return copy, asyncio.create_task(until_landed(target.flow(), 1, [copy]))
+
+
+async def test_a_partition_whose_leader_moves_does_not_wait_for_a_broker_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The question to it may take as long as a request may. Meanwhile it is asked again who leads what.
+    """
+    target = Target(monkeypatch)
+    target.leader = 1
+    copy, waiting = under_way(target)
+    await until(lambda: target.hooks.stale_calls > 2, "the leaders are asked for again", 2)
+    waited = copy.markers_under_way
+
+    target.leader = 2
+    await asyncio.wait_for(waiting, 2)
+
+    assert (waited, copy.markers_under_way) == (True, False)
+
+
+async def test_a_partition_without_a_leader_waits_for_the_one_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    That was its only replica in sync. It will lead again, and may append then what it has received before.
+    """
+    target = Target(monkeypatch)
+    target.leader = -1
+    copy, waiting = under_way(target)
+    await asyncio.sleep(0.1)
+    waited = copy.markers_under_way
+
+    target.starts.set()
+    await asyncio.wait_for(waiting, 2)
+
+    assert (waited, copy.markers_under_way) == (True, False)
+
+
+async def test_a_partition_of_a_topic_that_is_gone_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Nor does what was appended to it last.
+    """
+    target = Target(monkeypatch)
+    target.leader, target.topics = -1, set()
+    copy, waiting = under_way(target)
+
+    await asyncio.wait_for(waiting, 2)
+
+    assert not copy.markers_under_way
 
 
 # -- what is late is refused ---------------------------------------------------------------------

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from kafka.protocol.admin import DescribeTransactionsRequest
+from kafka.protocol.producer import InitProducerIdRequest
+from structlog.testing import capture_logs
 
-from mirror.errors import ConnectionFailedError
+from mirror.errors import ConnectionFailedError, NotAuthorizedError
 from mirror.flow import owner as owning
 from mirror.flow.owner import TAKEOVER_WAIT_SECONDS, Owner
 from mirror.kafka import transactions
@@ -261,3 +264,80 @@ async def test_a_claim_that_got_no_answer_is_not_repeated_once_another_has_the_r
         await owner.ask(5)
 
     assert (len(claims), owner.held, owner.token) == (1, False, Token(7, 3))
+
+
+@pytest.mark.parametrize("since", ["the right was lost", "it was claimed once more"])
+async def test_a_claim_that_ends_late_counts_only_while_the_right_is_still_ours(
+    coordinator: Coordinator, owner: Owner, monkeypatch: pytest.MonkeyPatch, since: str
+) -> None:
+    """
+    The coordinator had forgotten us, and froze. Meanwhile the flow's state told that another has begun.
+    """
+    await owner.claim()
+    coordinator.last = None
+    frozen, claim_now = asyncio.Event(), coordinator.init_producer_id
+
+    async def late(*_: object, **__: object) -> Token:
+        await frozen.wait()
+        return await claim_now()
+
+    async def taken() -> bool:
+        return True
+
+    owner.taken_over = taken
+    monkeypatch.setattr(owning, "init_producer_id", late)
+    with capture_logs() as logged:
+        with pytest.raises(ConnectionFailedError, match="takes too long"):
+            await owner.ask(0.05)
+        await owner.ask_the_state()
+        if since == "it was claimed once more":
+            monkeypatch.setattr(owning, "init_producer_id", claim_now)
+            await owner.claim()
+        had = owner.held, owner.token
+        assert owner._claiming is not None
+
+        frozen.set()
+        await owner._claiming
+
+    assert (owner.held, owner.token) == had
+    assert coordinator.last != owner.token
+    assert not logged
+
+
+@pytest.mark.parametrize("refused", [True, False])
+async def test_only_a_claim_that_succeeded_is_logged_as_one(
+    coordinator: Coordinator, owner: Owner, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """
+    One that fails is begun anew every second, and why it fails is logged already.
+    """
+    await owner.claim()
+    coordinator.last = None
+
+    async def refusing(*_: object, **__: object) -> Token:
+        raise NotAuthorizedError("no WRITE on the transactional id")
+
+    if refused:
+        monkeypatch.setattr(owning, "init_producer_id", refusing)
+    with capture_logs() as logged, suppress(NotAuthorizedError):
+        await owner.ask(5)
+
+    assert [line["event"] for line in logged] == ([] if refused else ["ownership_forgotten"])
+
+
+async def test_a_claim_that_may_not_be_repeated_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A repeated one could take the right from a mirror that has taken over meanwhile.
+    """
+    owner, claims = Owner(Cluster("target", [], ConnectionOptions()), "f"), list[Any]()
+
+    async def unanswered(_: object, __: object, request: Any, *___: object) -> SimpleNamespace:
+        claims.append(request)
+        raise ConnectionFailedError("no answer for 30 s")
+
+    monkeypatch.setattr(transactions, "_call_coordinator", unanswered)
+
+    with pytest.raises(ConnectionFailedError, match="no answer for 30 s"):
+        await owner.claim(patience_seconds=0.0)
+
+    assert [type(request) for request in claims] == [InitProducerIdRequest]

@@ -12,8 +12,9 @@ import pytest
 from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
 from mirror.kafka import transactions
 from mirror.kafka.cluster import Cluster
+from mirror.kafka.connection_pool import PROMPT, WAITING
 from mirror.kafka.dial import Address, ConnectionOptions
-from mirror.kafka.transactions import Token, init_producer_id
+from mirror.kafka.transactions import Token, current_token, init_producer_id
 
 NONE, REQUEST_TIMED_OUT, COORDINATOR_LOADING, NOT_COORDINATOR, CONCURRENT = 0, 7, 14, 16, 51
 INVALID_PRODUCER_EPOCH, NOT_AUTHORIZED = 47, 53
@@ -98,3 +99,27 @@ async def test_a_coordinator_is_looked_up_once_and_again_where_it_has_moved(
     tokens = [await init_producer_id(cluster, "twinsite.orders") for _ in range(2)]
 
     assert (tokens, asked, leads) == ([Token(4000, 3)] * 2, [1, 2, 2], [])
+
+
+async def test_who_asks_whose_the_right_is_does_not_wait_behind_a_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    A coordinator answers a claim once other brokers have it, and nothing else on that connection before.
+    """
+    cluster = Cluster("target", [Address("127.0.0.1", 1)], ConnectionOptions())
+    cluster.coordinators["twinsite.orders"] = 1
+    lanes = list[str]()
+
+    async def answer(*_: object, lane: str, **__: object) -> SimpleNamespace:
+        lanes.append(lane)
+        token = SimpleNamespace(error_code=NONE, producer_id=4000, producer_epoch=3)
+        return token if len(lanes) == 1 else SimpleNamespace(transaction_states=[token])
+
+    monkeypatch.setattr(cluster, "call", answer)
+
+    claimed = await init_producer_id(cluster, "twinsite.orders")
+    current = await current_token(cluster, "twinsite.orders")
+
+    assert claimed == current
+    assert (lanes[0] in WAITING, lanes[1]) == (True, PROMPT)
