@@ -67,6 +67,7 @@ class Engine:
         self._crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._rereading: set[asyncio.Task[None]] = set()
         self._was_owner = False
+        self._ask_at = 0.0
         self._succession = Succession()
         self._shown: dict[PartitionCopy, tuple[State, Reason | None]] = {}
 
@@ -239,16 +240,20 @@ class Engine:
             log.warning("drain_timed_out", seconds=timeout_seconds)
 
     async def _settle_loop(self) -> None:
+        """Look at what is due. Without the right also ask now and then whether the owner is gone: where
+        everything is stopped, nothing is ever due.
+        """
         while True:
             self._due.clear()
             now = time.monotonic()
             wanting = self._wanting(self.partitions.values())
             due = [partition for partition, at in wanting.items() if at <= now]
-            if due:
+            if due or (not self._owner.held and now >= self._ask_at):
                 await self._look(due, now)
                 continue
+            ask_at = max(self._ask_at, now + standby_look_seconds(len(self.partitions)))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(wanting.values()) - now if wanting else None):
+                async with asyncio.timeout(min([ask_at, *wanting.values()]) - now):
                     await self._due.wait()
 
     def _wanting(
@@ -275,6 +280,7 @@ class Engine:
             self._settler.is_owner = await self._own()
         except TwinsiteError as error:
             refusal = error
+        self._ask_at = time.monotonic() + self._settler.standby_look_seconds
         if refusal is not None:
             self._refuse(refusal)
             return

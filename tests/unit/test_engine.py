@@ -187,6 +187,31 @@ async def test_who_takes_over_looks_again_whether_a_loss_still_waits_for_a_decis
     assert set(settler.looks) == {1, 2}
 
 
+@pytest.mark.parametrize("right_is_lost", [False, True])
+async def test_where_all_is_stopped_it_is_noticed_that_the_owner_is_gone(
+    monkeypatch: pytest.MonkeyPatch, right_is_lost: bool
+) -> None:
+    """
+    Nothing is due, and the right may be lost before or after that; a loss that waits is looked at again.
+    """
+    monkeypatch.setattr(engine_module, "standby_look_seconds", lambda _: 0.05)
+    settler, right = Patient(), Claimable()
+    right.held = right_is_lost
+    engine = engine_of(settler, lambda tp: tp.partition, right, time.monotonic() - 6)
+    for number, state in {2: State.DATA_LOSS, 3: State.PAUSED}.items():
+        engine.add(copy := partition(number))
+        copy.stop(state, Reason.OPERATOR, "", None)
+    running = asyncio.create_task(engine.run())
+    if right_is_lost:
+        await asyncio.sleep(0.01)
+        right.held = False
+
+    await eventually(lambda: bool(settler.looks), running)
+
+    assert right.claims == 1
+    assert set(settler.looks) == {2}
+
+
 # -- partitions that go ---------------------------------------------------------------------------
 
 
