@@ -319,6 +319,7 @@ class Engine:
                 return False
             log.warning("taking_over", transactional_id=self._owner.transactional_id)
             await self._owner.claim()
+            self._count_from_what_is_known()
             self._look_at(lambda p: p.state is State.STANDBY or p.copying)
             self._ask_again_for_losses()
         is_owner = await self._owner.confirm()
@@ -362,6 +363,14 @@ class Engine:
             partition.doubt(now)
             self.changed(partition)
         return len(chosen)
+
+    def _count_from_what_is_known(self) -> None:
+        """Say again how late partitions are, from where each was last known to be: what is paused is not
+        looked at. Another mirror may have copied more, so the lag may be less, and a loss further away.
+        """
+        for partition in self.partitions.values():
+            if partition.next_offset is not None:
+                partition.copied_elsewhere = False
 
     def _ask_again_for_losses(self) -> None:
         """Look whether losses still wait for a decision: it may have been taken at the mirror that copied."""

@@ -151,6 +151,26 @@ async def test_of_what_is_stopped_nothing_is_said_any_more_once_another_mirror_h
     assert paused.state is State.PAUSED
 
 
+async def test_of_what_is_stopped_the_lag_is_said_again_once_the_right_is_ours_again() -> None:
+    """
+    A paused partition is not looked at, and its source may lose records: nobody else warns of that now. Of
+    one whose position was never known there is nothing to say.
+    """
+    right = Claimable()
+    engine = engine_of(Patient(), lambda tp: tp.partition, right, time.monotonic() - 6)
+    paused, unknown = partition(2), partition(3)
+    paused.proceed(Proceed(5, 5, 5, 0, 5), OffsetMode.SAME, 0, 0.0)
+    for copy in (paused, unknown):
+        engine.add(copy)
+        copy.copied_elsewhere = True
+        engine.pause(copy)
+
+    await eventually(lambda: right.held, engine.run())
+
+    assert (paused.state, paused.copied_elsewhere) == (State.PAUSED, False)
+    assert (unknown.state, unknown.copied_elsewhere) == (State.PAUSED, True)
+
+
 @pytest.mark.parametrize(("unwritten_seconds", "claims"), [(None, 0), (3, 0), (6, 1)])
 async def test_an_owner_that_does_not_write_again_a_state_that_was_deleted_is_taken_for_gone(
     unwritten_seconds: float | None, claims: int
