@@ -321,7 +321,7 @@ class Engine:
             await self._owner.claim()
             self._count_from_what_is_known()
             self._look_at(lambda p: p.state is State.STANDBY or p.copying)
-            self._ask_again_for_losses()
+            self._look_anew()
         is_owner = await self._owner.confirm()
         await self._refresh(is_owner and self._was_owner)
         self._was_owner = is_owner
@@ -372,12 +372,14 @@ class Engine:
             if partition.next_offset is not None:
                 partition.copied_elsewhere = False
 
-    def _ask_again_for_losses(self) -> None:
-        """Look whether losses still wait for a decision: it may have been taken at the mirror that copied."""
+    def _look_anew(self) -> None:
+        """Look whether losses still wait for a decision, as it may have been taken at the mirror that copied;
+        and whether what was fenced off still is, as our epoch is a newer one now.
+        """
         now = time.monotonic()
         for partition in self.partitions.values():
-            if partition.state is State.DATA_LOSS and not partition.pause_asked:
-                partition.look_anew(now)
+            if partition.state in {State.DATA_LOSS, State.FENCED} and not partition.pause_asked:
+                partition.look_anew(now, as_told=False)
                 self.changed(partition)
 
     async def _metadata_loop(self, cluster: Cluster, stale: asyncio.Event) -> None:

@@ -191,20 +191,29 @@ async def test_an_owner_that_does_not_write_again_a_state_that_was_deleted_is_ta
 
 async def test_who_takes_over_looks_again_whether_a_loss_still_waits_for_a_decision() -> None:
     """
-    It may have been accepted at the other mirror, and more copied since. What is paused here stays so, and so
-    does what a look may not find again.
+    It may have been accepted at the other mirror, and more copied since. What was fenced off has a newer
+    epoch. What is paused here stays so, and so does what a look may not find again.
     """
     settler, right = Patient(), Claimable()
     engine = engine_of(settler, lambda tp: tp.partition, right, time.monotonic() - 6)
     engine.add(partition(1))
-    states = {2: State.DATA_LOSS, 3: State.PAUSED, 4: State.DIVERGED}
+    states = {
+        2: State.DATA_LOSS,
+        3: State.PAUSED,
+        4: State.DIVERGED,
+        5: State.TOPIC_RECREATED,
+        6: State.FENCED,
+    }
     for number, state in states.items():
         engine.add(copy := partition(number))
         copy.stop(state, Reason.OPERATOR, "", None)
+        copy.acknowledged_target_offset = 70
 
-    await eventually(lambda: len(settler.looks) > 3, engine.run())
+    await eventually(lambda: len(settler.looks) > 4, engine.run())
 
-    assert set(settler.looks) == {1, 2}
+    ends = {number: engine.partitions[partition(number).tp].acknowledged_target_offset for number in states}
+    assert set(settler.looks) == {1, 2, 6}
+    assert set(ends.values()) == {70}, "a target log that was cut short meanwhile would not be noticed"
 
 
 @pytest.mark.parametrize("right_is_lost", [False, True])
