@@ -46,17 +46,25 @@ class Operator:
             raise StateConflictError(f"{tp}: looking again would not help: {partition.detail}")
         self._resume(partition)
 
-    async def accept_loss(self, tp: TopicPartition) -> None:
+    async def accept_loss(self, tp: TopicPartition, shown: tuple[int, int] | None = None) -> None:
         """Continue after what the source has removed; if this mirror is not the owner, once the owner did.
 
+        Args:
+            shown: The source range [from, to) that the operator was shown as lost; None for whatever is lost.
+
         Raises:
-            StateConflictError: The partition has lost nothing.
+            StateConflictError: The partition has lost nothing, or not what was shown.
             NotOwnerError: This mirror is not the owner, and the owner has not accepted the loss.
         """
         partition = self._partition(tp)
         if partition.state is not State.DATA_LOSS or partition.lost is None:
             raise StateConflictError(f"{tp}: has lost nothing, its state is {partition.state}")
         lost_from, lost_to = partition.lost
+        if shown is not None and shown != partition.lost:
+            raise StateConflictError(
+                f"{tp}: offsets {lost_from} to {lost_to} are lost, not {shown[0]} to {shown[1]}; nothing was "
+                "given up"
+            )
         await self._memory.refresh(sole_writer=False)
         known = self._memory.known(tp)
         if known is None or not known.may_lose(lost_from, lost_to):

@@ -123,7 +123,7 @@ class Waiting:
         """Always raises NothingKnownError: nothing is copied yet."""
         raise self._not_yet(tp)
 
-    async def accept_loss(self, tp: TopicPartition) -> None:
+    async def accept_loss(self, tp: TopicPartition, _: tuple[int, int] | None = None) -> None:
         """Always raises NothingKnownError: nothing is copied yet."""
         raise self._not_yet(tp)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
 import structlog
@@ -22,8 +22,11 @@ from mirror.model import CONTROL_HEADER, FlowStatus, PartitionStatus, State, Top
 
 log = structlog.get_logger(__name__)
 
-ACTIONS = ("pause", "resume", "accept-loss")
+ACCEPT_LOSS = "accept-loss"
+ACTIONS = ("pause", "resume", ACCEPT_LOSS)
 SCHEMA = 1
+Lost = tuple[int, int]
+"""A range of source offsets, [from, to)."""
 
 
 class Control(Protocol):
@@ -42,11 +45,14 @@ class Control(Protocol):
             StateConflictError: Looking again would not help in this state.
         """
 
-    async def accept_loss(self, tp: TopicPartition) -> None:
+    async def accept_loss(self, tp: TopicPartition, shown: Lost | None = None) -> None:
         """Go on after what the source has removed; the loss is recorded in the ledger.
 
+        Args:
+            shown: What the operator was shown as lost; None for whatever is lost by now.
+
         Raises:
-            StateConflictError: The partition has lost nothing.
+            StateConflictError: The partition has lost nothing, or not what was shown.
             TwinsiteError: Another mirror owns the flow, and only the owner may do this. The error says where
                 the owner runs, if that is known.
         """
@@ -56,12 +62,13 @@ class ControlHandlers:
     """The routes that change something."""
 
     def __init__(self, control: Control, status: Callable[[], FlowStatus], *, remote: bool) -> None:
+        self._control = control
         self._status = status
         self._remote = remote
-        self._actions = {
+        self._actions: dict[str, Callable[[TopicPartition], Awaitable[None]]] = {
             "pause": control.pause,
             "resume": control.resume,
-            "accept-loss": control.accept_loss,
+            ACCEPT_LOSS: control.accept_loss,
         }
 
     def routes(self) -> Iterable[web.RouteDef]:
@@ -73,19 +80,24 @@ class ControlHandlers:
 
     async def one(self, request: web.Request) -> web.Response:
         """Act on one partition."""
-        await self._admit(request)
+        body = await self._admit(request)
+        shown = None
+        if request.match_info["action"] == ACCEPT_LOSS:
+            shown = _shown(body)
+        else:
+            _check_empty(body)
         tp = TopicPartition(request.match_info["topic"], int(request.match_info["partition"]))
         status = self._status()
         find(status, tp.topic, tp.partition)
-        await self._act(request, tp)
+        await self._act(request, tp, shown)
         return _answer(request, [_done(tp, done_only_here(status))])
 
     async def topic(self, request: web.Request) -> web.Response:
         """Act on all partitions of a topic; ``accept-loss`` on those that have lost something."""
-        await self._admit(request)
+        _check_empty(await self._admit(request))
         status = self._status()
         found, only_here = find(status, request.match_info["topic"]), done_only_here(status)
-        if request.match_info["action"] == "accept-loss":
+        if request.match_info["action"] == ACCEPT_LOSS:
             found = [partition for partition in found if partition.state is State.DATA_LOSS]
             if not found:
                 raise StateConflictError(f"no partition of {request.match_info['topic']} is in DATA_LOSS")
@@ -98,9 +110,12 @@ class ControlHandlers:
             raise ProblemError(409, "partly_refused", detail, hint="; ".join(hints), more=more)
         return _answer(request, results)
 
-    async def _act(self, request: web.Request, tp: TopicPartition) -> None:
+    async def _act(self, request: web.Request, tp: TopicPartition, shown: Lost | None = None) -> None:
         action = request.match_info["action"]
-        await self._actions[action](tp)
+        if shown is None:
+            await self._actions[action](tp)
+        else:
+            await self._control.accept_loss(tp, shown)
         log.info("control_done", action=action, topic=tp.topic, partition=tp.partition, caller=request.remote)
 
     async def _try(self, request: web.Request, tp: TopicPartition, only_here: str) -> dict[str, object]:
@@ -114,7 +129,8 @@ class ControlHandlers:
 
     # -- who may --------------------------------------------------------------------------------
 
-    async def _admit(self, request: web.Request) -> None:
+    async def _admit(self, request: web.Request) -> bytes:
+        """The body of a request of somebody who may."""
         if "Origin" in request.headers or "Sec-Fetch-Site" in request.headers:
             raise ProblemError(403, "browser_refused", "control is for the command line, not for web pages")
         if request.headers.get(CONTROL_HEADER) != "yes":
@@ -128,7 +144,7 @@ class ControlHandlers:
             )
         if request.content_type != "application/json":
             raise ProblemError(415, "json_required", "send Content-Type: application/json")
-        _check_empty(await request.read())
+        return await request.read()
 
 
 def find(status: FlowStatus, topic: str, partition: int | None = None) -> Sequence[PartitionStatus]:
@@ -169,13 +185,33 @@ def _is_local(remote: str | None) -> bool:
 
 
 def _check_empty(body: bytes) -> None:
-    """Refuse a body other than ``{}`` or none: there are no fields yet, and one would be ignored silently."""
-    try:
-        document = json.loads(body) if body.strip() else {}
-    except (ValueError, RecursionError):
-        document = None
-    if document != {}:
+    """Refuse a body other than ``{}`` or none: a field would be ignored silently."""
+    if _document(body) != {}:
         raise ProblemError(400, "bad_request", "the body must be {} or empty")
+
+
+def _shown(body: bytes) -> Lost | None:
+    """The lost range that a body names; None if it names none.
+
+    Raises:
+        ProblemError: It names something else.
+    """
+    document = _document(body)
+    if document == {}:
+        return None
+    if isinstance(document, dict) and document.keys() == {"lost_from", "lost_to"}:
+        begin, end = document["lost_from"], document["lost_to"]
+        if type(begin) is int and type(end) is int:
+            return begin, end
+    words = 'the body must be {}, empty, or as in {"lost_from": 1000, "lost_to": 1050}'
+    raise ProblemError(400, "bad_request", words)
+
+
+def _document(body: bytes) -> object:
+    try:
+        return json.loads(body) if body.strip() else {}
+    except (ValueError, RecursionError):
+        return None
 
 
 def _done(tp: TopicPartition, only_here: str = "") -> dict[str, object]:

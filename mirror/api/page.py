@@ -124,13 +124,14 @@ function perTopic(parts) {
 }
 function commands(parts, action) {
   const every = perTopic(last.partitions), own = perTopic(parts), paths = new Set();
-  for (const { topic, partition } of parts.filter((p) => /^[\w.-]+$/.test(p.topic))) {
-    const all = own.get(topic) > 1 && own.get(topic) === every.get(topic);
-    paths.add(all ? `topics/${topic}` : `partitions/${topic}/${partition}`);
+  for (const { topic, partition, lost_from, lost_to } of parts.filter((p) => /^[\w.-]+$/.test(p.topic))) {
+    const all = own.get(topic) > 1 && own.get(topic) === every.get(topic) && action !== "accept-loss";
+    const body = action === "accept-loss" ? ` -d '{"lost_from":${lost_from},"lost_to":${lost_to}}'` : "";
+    paths.add(all ? `topics/${topic}/${action}` : `partitions/${topic}/${partition}/${action}${body}`);
   }
   const shown = [...paths].slice(0, SHOWN_AT_MOST).map((path) => h("code", { class: "command" },
     "curl -X POST -H 'X-Twinsite-Control: yes' -H 'Content-Type: application/json' " +
-    `${location.origin}/${path}/${action}`));
+    `${location.origin}/${path}`));
   const rest = paths.size - shown.length;
   return rest ? [...shown, h("p", { class: "dim" }, `and ${many(rest, "other")} in the same way`)] : shown;
 }

@@ -17,7 +17,7 @@ from typing import Protocol
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from mirror.api.control import Control, ControlHandlers
+from mirror.api.control import Control, ControlHandlers, Lost
 from mirror.api.page import CONTENT_SECURITY_POLICY, PAGE
 from mirror.api.problems import ProblemError
 from mirror.api.schema import status_to_json
@@ -127,9 +127,9 @@ class ApiServer:
         """See :class:`Control`."""
         await self._backend.control.resume(tp)
 
-    async def accept_loss(self, tp: TopicPartition) -> None:
+    async def accept_loss(self, tp: TopicPartition, shown: Lost | None = None) -> None:
         """See :class:`Control`."""
-        await self._backend.control.accept_loss(tp)
+        await self._backend.control.accept_loss(tp, shown)
 
     @property
     def url(self) -> str:

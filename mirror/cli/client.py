@@ -90,18 +90,25 @@ class MirrorClient:
         """
         return self._ask("GET", path, f"?{urlencode(query)}" if query else "", {})
 
-    def post(self, *path: str) -> dict[str, Any]:
+    def post(self, *path: str, **fields: int) -> dict[str, Any]:
         """Send the command that a path names.
 
         Raises:
             ProblemAnswerError: The mirror refuses.
         """
-        return self._ask("POST", path, "", CONTROL_HEADERS)
+        return self._ask("POST", path, "", CONTROL_HEADERS, json.dumps(fields).encode())
 
-    def _ask(self, method: str, path: tuple[str, ...], query: str, headers: dict[str, str]) -> dict[str, Any]:
+    def _ask(
+        self,
+        method: str,
+        path: tuple[str, ...],
+        query: str,
+        headers: dict[str, str],
+        body: bytes | None = None,
+    ) -> dict[str, Any]:
         target = "/".join([self._path, *(quote(part, safe="") for part in path)]) + query
         try:
-            status, body = self._exchange(method, target, headers)
+            status, body = self._exchange(method, target, headers, body)
         except (OSError, http.client.HTTPException) as error:
             raise ConnectionFailedError(f"{self.url}: {_in_words(error)}", hint=HINT_UNREACHABLE) from error
         document = self._document(status, body)
@@ -113,11 +120,13 @@ class MirrorClient:
             raise ProblemAnswerError(status, document)
         return document
 
-    def _exchange(self, method: str, target: str, headers: dict[str, str]) -> tuple[int, bytes]:
+    def _exchange(
+        self, method: str, target: str, headers: dict[str, str], sent: bytes | None
+    ) -> tuple[int, bytes]:
         kind = http.client.HTTPSConnection if self._scheme == "https" else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=self._timeout_seconds)
         try:
-            connection.request(method, target, body=b"{}" if method == "POST" else None, headers=headers)
+            connection.request(method, target, body=sent, headers=headers)
             answer = connection.getresponse()
             return answer.status, answer.read(ANSWER_BYTES_MAX)
         finally:

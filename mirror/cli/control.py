@@ -91,7 +91,7 @@ def _agreed(question: str) -> bool:
 
 
 def _give_up(client: MirrorClient, lost: Sequence[PartitionStatus]) -> None:
-    """Give up what was shown, partition by partition: for a whole topic later losses would be included.
+    """Give up what was shown, partition by partition and by its offsets: later losses are not included.
 
     Raises:
         ProblemAnswerError: The mirror refused some of them; the others are given up.
@@ -99,7 +99,7 @@ def _give_up(client: MirrorClient, lost: Sequence[PartitionStatus]) -> None:
     refusals = []
     for one in lost:
         try:
-            _act(client, "accept-loss", one.topic, one.partition)
+            _act(client, "accept-loss", one.topic, one.partition, **_range(one))
         except ProblemAnswerError as error:
             click.echo(f"{clean(one.topic)}-{one.partition}: refused: {clean(error)}", err=True)
             refusals.append(error)
@@ -107,6 +107,12 @@ def _give_up(client: MirrorClient, lost: Sequence[PartitionStatus]) -> None:
         hints = dict.fromkeys(error.hint for error in refusals if error.hint)
         detail = f"{len(refusals)} of {len(lost)} partitions refused"
         raise ProblemAnswerError(refusals[0].status, {"detail": detail, "hint": "; ".join(hints)})
+
+
+def _range(one: PartitionStatus) -> dict[str, int]:
+    if one.lost_from is None or one.lost_to is None:
+        return {}
+    return {"lost_from": one.lost_from, "lost_to": one.lost_to}
 
 
 def _price(one: PartitionStatus) -> str:
@@ -127,12 +133,12 @@ def _lost(client: MirrorClient, topic: str, partition: int | None) -> list[Parti
     ]
 
 
-def _act(client: MirrorClient, action: str, topic: str, partition: int | None) -> None:
+def _act(client: MirrorClient, action: str, topic: str, partition: int | None, **fields: int) -> None:
     if topic in {"", ".", ".."}:
         raise UsageError(f"{topic!r} is not a topic name")
     path = ("topics", topic) if partition is None else ("partitions", topic, str(partition))
     try:
-        answer = client.post(*path, action)
+        answer = client.post(*path, action, **fields)
     except ProblemAnswerError as error:
         for one in error.document.get("partitions", ()):
             click.echo(_line(one), err=True)

@@ -67,6 +67,7 @@ class Engine:
         self._crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._rereading: set[asyncio.Task[None]] = set()
         self._was_owner = False
+        self._ask_at = 0.0
         self._succession = Succession()
         self._shown: dict[PartitionCopy, tuple[State, Reason | None]] = {}
 
@@ -239,16 +240,20 @@ class Engine:
             log.warning("drain_timed_out", seconds=timeout_seconds)
 
     async def _settle_loop(self) -> None:
+        """Look at what is due. Without the right also ask now and then whether the owner is gone: where
+        everything is stopped, nothing is ever due.
+        """
         while True:
             self._due.clear()
             now = time.monotonic()
             wanting = self._wanting(self.partitions.values())
             due = [partition for partition, at in wanting.items() if at <= now]
-            if due:
+            if due or (not self._owner.held and now >= self._ask_at):
                 await self._look(due, now)
                 continue
+            ask_at = max(self._ask_at, now + standby_look_seconds(len(self.partitions)))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(wanting.values()) - now if wanting else None):
+                async with asyncio.timeout(min([ask_at, *wanting.values()]) - now):
                     await self._due.wait()
 
     def _wanting(
@@ -275,6 +280,7 @@ class Engine:
             self._settler.is_owner = await self._own()
         except TwinsiteError as error:
             refusal = error
+        self._ask_at = time.monotonic() + self._settler.standby_look_seconds
         if refusal is not None:
             self._refuse(refusal)
             return
@@ -313,8 +319,9 @@ class Engine:
                 return False
             log.warning("taking_over", transactional_id=self._owner.transactional_id)
             await self._owner.claim(patience_seconds=0.0)  # the next look asks again whose the right is
+            self._count_from_what_is_known()
             self._look_at(lambda p: p.state is State.STANDBY or p.copying)
-            self._ask_again_for_losses()
+            self._look_anew()
         is_owner = await self._owner.confirm()
         await self._refresh(is_owner and self._was_owner)
         self._was_owner = is_owner
@@ -365,12 +372,22 @@ class Engine:
             self.changed(partition)
         return len(chosen)
 
-    def _ask_again_for_losses(self) -> None:
-        """Look whether losses still wait for a decision: it may have been taken at the mirror that copied."""
+    def _count_from_what_is_known(self) -> None:
+        """Say again how late partitions are, from where each was last known to be: what is paused is not
+        looked at. Another mirror may have copied more, so the lag may be less, and a loss further away.
+        """
+        for partition in self.partitions.values():
+            if partition.next_offset is not None:
+                partition.copied_elsewhere = False
+
+    def _look_anew(self) -> None:
+        """Look whether losses still wait for a decision, as it may have been taken at the mirror that copied;
+        and whether what was fenced off still is, as our epoch is a newer one now.
+        """
         now = time.monotonic()
         for partition in self.partitions.values():
-            if partition.state is State.DATA_LOSS and not partition.pause_asked:
-                partition.look_anew(now)
+            if partition.state in {State.DATA_LOSS, State.FENCED} and not partition.pause_asked:
+                partition.look_anew(now, as_told=False)
                 self.changed(partition)
 
     async def _metadata_loop(self, cluster: Cluster, stale: asyncio.Event) -> None:

@@ -203,13 +203,18 @@ class PartitionCopy(Passage):
         )
         self.stop(State.BLOCKED, Reason.APPEND_TIMES, words, now + RETRY_SECONDS_MAX)
 
-    def look_anew(self, now: float) -> None:
-        """Forget conclusions and the queue, and ask for a look: an operator said so, here or elsewhere."""
+    def look_anew(self, now: float, *, as_told: bool = True) -> None:
+        """Forget conclusions and the queue, and ask for a look.
+
+        Args:
+            as_told: An operator said so: a target log that ends earlier than it did is not held against it.
+        """
         self._drop()
         if self.state is State.DIVERGED:
             self._go_back()
         self.state, self.reason, self.detail = State.UNKNOWN, Reason.STARTING, "to be looked at again"
-        self.acknowledged_target_offset = None
+        if as_told:
+            self.acknowledged_target_offset = None
         self.lost = None
         self.read_to = None
         self._stamped = False

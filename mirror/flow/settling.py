@@ -375,6 +375,7 @@ class Settler:
                 partition.stop(state, reason, detail, again)
                 if lost_from is not None and lost_to is not None:
                     partition.lost = (lost_from, lost_to)
+                    partition.copied_elsewhere = not self._right.held
                 if target_end is not None:
                     partition.acknowledged_target_offset = target_end
             case Unreplicated(detail):

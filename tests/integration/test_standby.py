@@ -103,13 +103,15 @@ async def test_a_standby_names_the_owner_when_asked_to_accept_a_loss(
     assert watermarks(target.bootstrap, name)[0] == (0, 50)
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
 async def test_a_loss_that_was_accepted_at_another_mirror_stops_nobody_who_takes_over_from_it(
-    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path, partitions: int
 ) -> None:
     """
-    It stopped there itself before; meanwhile more was copied than it knows of.
+    It stopped there itself before, also where that was its only partition; meanwhile more was copied than it
+    knows of.
     """
-    name = await topic(source, partitions=2)
+    name = await topic(source, partitions=partitions)
     command = mirror_of(source, target, name)
     load(source.bootstrap, name, json_rows(20, 50))
     assert (await twinsite(*command, "--once", work_dir=tmp_path)).code == 0

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class FakeMirror(ThreadingHTTPServer):
-    """Answers each path with what a test has put there, and notes what it was asked."""
+    """Answers each path with what a test has put there, and notes what it was asked with which bodies."""
 
     daemon_threads = True
 
@@ -18,6 +18,7 @@ class FakeMirror(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: dict[str, tuple[int, object]] = {}
         self.asked: list[tuple[str, str, str | None]] = []
+        self.bodies: list[object] = []
 
     @property
     def url(self) -> str:
@@ -36,7 +37,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        mirror = self.server
+        assert isinstance(mirror, FakeMirror)
+        mirror.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.do_GET()
 
     def log_message(self, format: str, *args: object) -> None:

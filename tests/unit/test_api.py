@@ -47,6 +47,7 @@ class Mirror:
     readiness: Readiness = field(default_factory=lambda: Readiness(True, True, True, True))
     now: float = 0.0
     told: list[tuple[str, TopicPartition]] = field(default_factory=list)
+    shown: list[tuple[int, int] | None] = field(default_factory=list)
     refusals: dict[TopicPartition, TwinsiteError] = field(default_factory=dict)
     translated: TwinsiteError | int = 4_711
     questions: list[tuple[TopicPartition, int, bool, bool]] = field(default_factory=list)
@@ -64,8 +65,9 @@ class Mirror:
     async def resume(self, tp: TopicPartition) -> None:
         self._told("resume", tp)
 
-    async def accept_loss(self, tp: TopicPartition) -> None:
+    async def accept_loss(self, tp: TopicPartition, shown: tuple[int, int] | None = None) -> None:
         self._told("accept_loss", tp)
+        self.shown.append(shown)
 
     def _told(self, what: str, tp: TopicPartition) -> None:
         if tp in self.refusals:
@@ -415,6 +417,50 @@ async def test_the_loss_of_a_topic_is_accepted_where_there_is_one(port: Port) ->
     assert accepted[0] == 200
     assert (refused[0], refused[1]["code"]) == (409, "state_conflict")
     assert port.mirror.told == [("accept_loss", TopicPartition("audit", 2))]
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (b"", None),
+        (b"{}", None),
+        (b'{"lost_from": 1000, "lost_to": 1050}', (1_000, 1_050)),
+    ],
+)
+async def test_a_loss_is_accepted_as_it_was_shown(
+    port: Port, body: bytes, shown: tuple[int, int] | None
+) -> None:
+    """
+    Whoever names no loss accepts what is lost by then, as before there was a way to name it.
+    """
+    status, _ = await port.post("/partitions/orders/0/accept-loss", body=body)
+
+    assert (status, port.mirror.shown) == (200, [shown])
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/partitions/orders/0/accept-loss", b'{"lost_from": 1000}'),
+        ("/partitions/orders/0/accept-loss", b'{"lost_from": 1000, "lost_to": "1050"}'),
+        ("/partitions/orders/0/accept-loss", b'{"lost_from": 1000, "lost_to": true}'),
+        ("/partitions/orders/0/accept-loss", b"[]"),
+        ("/partitions/orders/0/resume", b'{"lost_from": 1000, "lost_to": 1050}'),
+        ("/topics/audit/accept-loss", b'{"lost_from": 1000, "lost_to": 1050}'),
+    ],
+)
+async def test_a_loss_that_is_not_named_as_it_should_be_is_not_accepted(
+    port: Port, path: str, body: bytes
+) -> None:
+    """
+    Of a topic each partition has lost another range.
+    """
+    port.mirror.status = a_flow(a_loss("audit", 2), a_partition("orders", 0))
+
+    status, problem = await port.post(path, body=body)
+
+    assert (status, problem["code"]) == (400, "bad_request")
+    assert port.mirror.told == []
 
 
 async def test_a_partition_that_refuses_does_not_hide_the_others(port: Port) -> None:

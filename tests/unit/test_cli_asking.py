@@ -514,7 +514,8 @@ def test_only_a_loss_that_was_shown_is_given_up(
     running: FakeMirror, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """
-    The mirror is told of the partitions by name: another of the topic may lose something meanwhile.
+    The mirror is told of the partitions by name, and of the offsets: another of the topic, or the same one,
+    may lose something meanwhile.
     """
     losses = [a_loss("audit", 1), a_loss("audit", 3), a_loss("orders", 2)]
     running.answers["/status"] = (200, status_to_json(a_flow(*losses, a_partition("audit", 4))))
@@ -527,6 +528,7 @@ def test_only_a_loss_that_was_shown_is_given_up(
     captured = capsys.readouterr()
     assert code == 4
     assert posts(running) == ["/partitions/audit/1/accept-loss", "/partitions/audit/3/accept-loss"]
+    assert running.bodies == [{"lost_from": 1_000, "lost_to": 1_050}] * 2
     assert captured.out == "audit-3: done\n"
     assert "audit-1: refused: it is COPYING\nerror: 1 of 2 partitions refused\nhint: look\n" in captured.err
 

@@ -156,6 +156,26 @@ async def test_of_what_is_stopped_nothing_is_said_any_more_once_another_mirror_h
     assert not truncated.copied_elsewhere, "a comparison asks here what the target had acknowledged"
 
 
+async def test_of_what_is_stopped_the_lag_is_said_again_once_the_right_is_ours_again() -> None:
+    """
+    A paused partition is not looked at, and its source may lose records: nobody else warns of that now. Of
+    one whose position was never known there is nothing to say.
+    """
+    right = Claimable()
+    engine = engine_of(Patient(), lambda tp: tp.partition, right, time.monotonic() - 6)
+    paused, unknown = partition(2), partition(3)
+    paused.proceed(Proceed(5, 5, 5, 0, 5), OffsetMode.SAME, 0, 0.0)
+    for copy in (paused, unknown):
+        engine.add(copy)
+        copy.copied_elsewhere = True
+        engine.pause(copy)
+
+    await eventually(lambda: right.held, engine.run())
+
+    assert (paused.state, paused.copied_elsewhere) == (State.PAUSED, False)
+    assert (unknown.state, unknown.copied_elsewhere) == (State.PAUSED, True)
+
+
 @pytest.mark.parametrize(("unwritten_seconds", "claims"), [(None, 0), (3, 0), (6, 1)])
 async def test_an_owner_that_does_not_write_again_a_state_that_was_deleted_is_taken_for_gone(
     unwritten_seconds: float | None, claims: int
@@ -176,20 +196,54 @@ async def test_an_owner_that_does_not_write_again_a_state_that_was_deleted_is_ta
 
 async def test_who_takes_over_looks_again_whether_a_loss_still_waits_for_a_decision() -> None:
     """
-    It may have been accepted at the other mirror, and more copied since. What is paused here stays so, and so
-    does what a look may not find again.
+    It may have been accepted at the other mirror, and more copied since. What was fenced off has a newer
+    epoch. What is paused here stays so, and so does what a look may not find again.
     """
     settler, right = Patient(), Claimable()
     engine = engine_of(settler, lambda tp: tp.partition, right, time.monotonic() - 6)
     engine.add(partition(1))
-    states = {2: State.DATA_LOSS, 3: State.PAUSED, 4: State.DIVERGED}
+    states = {
+        2: State.DATA_LOSS,
+        3: State.PAUSED,
+        4: State.DIVERGED,
+        5: State.TOPIC_RECREATED,
+        6: State.FENCED,
+    }
     for number, state in states.items():
         engine.add(copy := partition(number))
         copy.stop(state, Reason.OPERATOR, "", None)
+        copy.acknowledged_target_offset = 70
 
-    await eventually(lambda: len(settler.looks) > 3, engine.run())
+    await eventually(lambda: len(settler.looks) > 4, engine.run())
 
-    assert set(settler.looks) == {1, 2}
+    ends = {number: engine.partitions[partition(number).tp].acknowledged_target_offset for number in states}
+    assert set(settler.looks) == {1, 2, 6}
+    assert set(ends.values()) == {70}, "a target log that was cut short meanwhile would not be noticed"
+
+
+@pytest.mark.parametrize("right_is_lost", [False, True])
+async def test_where_all_is_stopped_it_is_noticed_that_the_owner_is_gone(
+    monkeypatch: pytest.MonkeyPatch, right_is_lost: bool
+) -> None:
+    """
+    Nothing is due, and the right may be lost before or after that; a loss that waits is looked at again.
+    """
+    monkeypatch.setattr(engine_module, "standby_look_seconds", lambda _: 0.05)
+    settler, right = Patient(), Claimable()
+    right.held = right_is_lost
+    engine = engine_of(settler, lambda tp: tp.partition, right, time.monotonic() - 6)
+    for number, state in {2: State.DATA_LOSS, 3: State.PAUSED}.items():
+        engine.add(copy := partition(number))
+        copy.stop(state, Reason.OPERATOR, "", None)
+    running = asyncio.create_task(engine.run())
+    if right_is_lost:
+        await asyncio.sleep(0.01)
+        right.held = False
+
+    await eventually(lambda: bool(settler.looks), running)
+
+    assert right.claims == 1
+    assert set(settler.looks) == {2}
 
 
 # -- partitions that go ---------------------------------------------------------------------------

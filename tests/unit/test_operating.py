@@ -45,6 +45,9 @@ class Scene:
     async def translate(self, offset: int, *, reverse: bool = False, committed: bool = False) -> int:
         return await self._operator.translate(ORDERS_0, offset, reverse=reverse, committed=committed)
 
+    async def accept_loss(self, shown: tuple[int, int] | None) -> None:
+        await self._operator.accept_loss(ORDERS_0, shown)
+
     async def lose_the_right(self) -> None:
         """Another mirror takes it, and says where it runs."""
         self.owner.held, self.owner.seen = False, Token(4000, 6)
@@ -131,3 +134,24 @@ async def test_where_the_sides_are_known_to_differ_nothing_is_translated(
 
     with pytest.raises(StateConflictError, match=f"orders-0: {seen}"):
         await scene.translate(850)
+
+
+@pytest.mark.parametrize("shown", [(1_000, 1_050), (990, 1_060)])
+async def test_another_loss_than_the_one_that_was_shown_is_not_given_up(
+    scene: Scene, shown: tuple[int, int]
+) -> None:
+    """
+    The source may have removed more meanwhile, or another mirror have copied some of it.
+    """
+    scene.copy.stop(State.DATA_LOSS, Reason.LOG_START_MOVED, "removed", None)
+    scene.copy.lost = 1_000, 1_060
+
+    with pytest.raises(
+        StateConflictError, match=rf"orders-0: offsets 1000 to 1060 are lost, not {shown[0]} to {shown[1]};"
+    ):
+        await scene.accept_loss(shown)
+
+    known = scene.memory.known(ORDERS_0)
+    assert known is not None
+    assert not known.may_lose(1_000, 1_060)
+    assert scene.copy.state is State.DATA_LOSS

@@ -14,7 +14,7 @@ import pytest
 from mirror.api.page import PAGE
 from mirror.api.schema import status_to_json
 from mirror.model import FlowStatus, Outlook, PartitionStatus, Reason, State, TopicLeftOut
-from tests.unit.statuses import a_flow, a_partition, an_unknown_partition
+from tests.unit.statuses import a_flow, a_loss, a_partition, an_unknown_partition
 from tests.unit.test_report_in_a_browser import CHROMIUM
 
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
@@ -206,6 +206,16 @@ def test_a_command_does_nothing_to_partitions_of_which_its_card_says_nothing(tmp
         "partitions/orders/2/resume",
     ]
     assert paths(every) == ["topics/audit/resume"]
+
+
+def test_the_command_for_a_loss_gives_up_what_the_page_shows(tmp_path: Path) -> None:
+    """
+    By its offsets: the source may have removed more by the time somebody uses it.
+    """
+    [seen] = shown(tmp_path, a_flow(a_loss("audit", 0), a_loss("audit", 1)))
+
+    body = """ -d '{"lost_from":1000,"lost_to":1050}'"""
+    assert paths(seen) == [f"partitions/audit/{at}/accept-loss{body}" for at in (0, 1)]
 
 
 def test_of_many_commands_the_first_are_shown(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from mirror.flow.ends import Compared
 from mirror.flow.facts import SourceLook, Tail, TargetLook
 from mirror.flow.following import Ends, SideError
 from mirror.flow.lagging import LagMeter
+from mirror.flow.outlook import Outlooks
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Insert, Proceed, Register, Stop
 from mirror.flow.prepare import NotPreparableError
@@ -29,6 +30,7 @@ from mirror.flow.taking import Claim
 from mirror.kafka.offsets import Answers
 from mirror.kafka.transactions import Token
 from mirror.model import OffsetMode, Reason, State, TopicPartition
+from monitoring.outlook import Retention
 from tests.harness.daemon import until
 from tests.unit.looked_at import NOW, SOON, TOPIC_ID, World, partition
 
@@ -284,6 +286,29 @@ async def test_what_is_left_out_is_in_the_ledger_before_the_copy_goes_on(
 
     assert (world.memory.lost, began) == ([(0, 4)], [False])
     assert (copy.copying, copy.fetch_offset) == (True, 4)
+
+
+async def test_the_owner_says_that_records_are_lost_after_a_takeover_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Another mirror had the right for a while, and did not go on either.
+    """
+    copy, world = partition(), World(monkeypatch)
+    world.source = SourceLook(TOPIC_ID, 4, 10)
+    outlooks = Outlooks(lambda _: Retention(), fresh_seconds=SOON)
+
+    said = []
+    for copied_elsewhere in (False, True):
+        copy.copied_elsewhere = copied_elsewhere
+        copy.look_anew(time.monotonic())
+        async with world.looking(copy):
+            pass
+        lag = LagMeter(world.flow, lambda _: None, lambda _: None).measure(copy, now=NOW, now_ms=0)
+        said.append(outlooks.project(copy, copy.state, lag.progress, lag, now=NOW, now_ms=0))
+
+    assert (copy.state, copy.lost) == (State.DATA_LOSS, (0, 4))
+    assert [(one.retention_loss_seconds, one.headroom_seconds) for one in said] == [(0.0, 0.0)] * 2
 
 
 @pytest.mark.parametrize("lost", ["the right", "all it knew"])
