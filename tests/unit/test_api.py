@@ -467,7 +467,8 @@ async def test_what_the_flow_does_not_have_cannot_be_told(port: Port, path: str)
 
 async def test_a_mirror_that_has_not_begun_says_that_it_waits(port: Port) -> None:
     """
-    Nobody knows yet what the flow has: the name need not be wrong, and later the answer is another.
+    Nobody knows yet what the flow has: the name need not be wrong, and later the answer is another. Where it is
+    known what to do, that is said with what is waited for.
     """
     port.mirror.status = replace(a_flow(), partitions=(), waits_for="source to answer")
 
@@ -483,6 +484,7 @@ async def test_a_mirror_that_has_not_begun_says_that_it_waits(port: Port) -> Non
         (503, True, f"orders-0: {unknown}"),
         (503, True, f"orders-0: {unknown}"),
     ]
+    assert not any(problem.get("hint") for _, problem in told)
     assert (port.mirror.told, port.mirror.questions) == ([], [])
 
 
