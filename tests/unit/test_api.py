@@ -367,7 +367,7 @@ NOT_THERE = "at this mirror only, which stands by"
 @pytest.mark.parametrize(
     ("copied_by", "who"),
     [
-        (None, "another mirror of the flow copies, and was told nothing"),
+        (None, "another mirror of the flow has the right to copy, and was told nothing"),
         (
             OWNER,
             "the mirror on west-2, process 17, copies, and was told nothing: ask it, on west-2, "
@@ -467,8 +467,8 @@ async def test_what_the_flow_does_not_have_cannot_be_told(port: Port, path: str)
 
 async def test_a_mirror_that_has_not_begun_says_that_it_waits(port: Port) -> None:
     """
-    Nobody knows yet what the flow has: the name need not be wrong, and later the answer is another. Where it is
-    known what to do, that is said with what is waited for.
+    Nobody knows yet what the flow has: the name need not be wrong, and later the answer is another. What is
+    waited for says what to do where that is known.
     """
     port.mirror.status = replace(a_flow(), partitions=(), waits_for="source to answer")
 
