@@ -21,6 +21,8 @@ FILE_BYTES_MAX = 1024 * 1024
 
 QUOTING = r"indent with spaces, and put regular expressions and secrets in single quotes: 'orders\..*'"
 """What helps with most that YAML's reader complains of, which is not always where the cause is."""
+IN_QUOTES = "put it in quotes if it is text"
+DUPLICATE = "duplicate key"
 KINDS = {"int": "a number", "float": "a number", "bool": "true or false", "timestamp": "a date"}
 """What YAML takes a plain word for, or is told to."""
 SIGNS = {
@@ -41,7 +43,7 @@ class _Loader(yaml.SafeLoader):
             return super().construct_object(node, deep=deep)
         except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError):
             name = node.tag.rpartition(":")[2]
-            words = f"cannot be read as {KINDS.get(name, name)}: put it in quotes if it is text"
+            words = f"cannot be read as {KINDS.get(name, name)}: {IN_QUOTES}"
             raise yaml.constructor.ConstructorError(None, None, words, node.start_mark) from None
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -49,7 +51,7 @@ class _Loader(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value]
         for at, (key, _) in enumerate(node.value):
             if key.value in keys[:at]:
-                raise yaml.constructor.ConstructorError(None, None, "duplicate key", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, DUPLICATE, key.start_mark)
         return node
 
 
@@ -80,7 +82,8 @@ def parse_yaml(content: bytes | str, where: str) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         spot = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise UsageError(f"{where}{spot}: {_in_safe_words(error.problem or '')}", hint=QUOTING) from None
+        words = _in_safe_words(error.problem or "")
+        raise UsageError(f"{where}{spot}: {words}", hint=_way_out(words)) from None
     except yaml.reader.ReaderError as error:
         raise UsageError(f"{where}: {_unreadable(error)}") from None
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -96,9 +99,14 @@ def _in_safe_words(problem: str) -> str:
     """What YAML's reader complains of, without any of the text: a password may begin with ``!``."""
     for beginning, what in SIGNS.items():
         if problem.startswith(beginning):
-            return f"{what}: put it in quotes if it is text"
+            return f"{what}: {IN_QUOTES}"
     quotes = re.search("['\"]", _QUOTED.sub("", problem))
     return "is not valid YAML" if quotes or not problem else problem
+
+
+def _way_out(words: str) -> str:
+    """What helps with a complaint; empty where that is said already, or quotes are not the matter."""
+    return "" if words == DUPLICATE or words.endswith(IN_QUOTES) else QUOTING
 
 
 def _unreadable(error: yaml.reader.ReaderError) -> str:

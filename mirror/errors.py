@@ -153,6 +153,8 @@ class UnknownPartitionError(TwinsiteError):
 class NothingKnownError(ConnectionFailedError):
     """A mirror that still waits for its clusters does not know yet which partitions the flow has."""
 
+    hint = ""  # what it waits for comes with one, where there is one
+
     def __init__(self, name: object, waits_for: str) -> None:
         super().__init__(f"{name}: nothing is known about it yet: the mirror waits for {waits_for}")
 

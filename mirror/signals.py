@@ -3,8 +3,8 @@
 The second one works whatever the process is busy with. An event loop would see it only in its next turn, and
 while a pattern takes for ever on the name of a topic there is no next turn.
 
-A hangup ends what runs on a terminal, as it would anyway. Sent to a service it asks for settings to be read
-again: that is not done, and the log says so.
+A hangup ends what has a terminal, as it would anyway, and nothing that was started to ignore it, as by nohup.
+Sent to a service it asks for settings to be read again: that is not done, and the log says so.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any, NoReturn, Self
 import structlog
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+TERMINAL = "/dev/tty"
+"""The controlling terminal; only a process that has one can open it."""
 CURSOR_SHOWN = b"\x1b[?25h\n"
 
 log = structlog.get_logger(__name__)
@@ -37,7 +39,7 @@ class Signals:
 
     def __enter__(self) -> Self:
         self._before = {one: signal.signal(one, self._on_signal) for one in SIGNALS}
-        if not sys.stderr.isatty():
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL and not _has_terminal():
             self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, self._on_hangup)
         return self
 
@@ -74,8 +76,20 @@ class Signals:
         self._stop.set()
 
 
+def _has_terminal() -> bool:
+    """Whether a window that is closed hangs up this process, wherever its output goes."""
+    try:
+        os.close(os.open(TERMINAL, os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
 def _read_nothing_again() -> None:
-    log.warning("settings_not_read_again", message="restart to use other settings; files are reread anyway")
+    log.warning(
+        "settings_not_read_again",
+        message="restart to use other settings; certificates and secrets in files are reread anyway",
+    )
 
 
 def _end(received: signal.Signals) -> NoReturn:

@@ -164,15 +164,20 @@ def find(status: FlowStatus, topic: str, partition: int | None = None) -> Sequen
 
 
 def done_only_here(status: FlowStatus) -> str:
-    """Who goes on regardless of what this mirror was told, and where to say it; empty if this one copies."""
+    """Who goes on regardless of what this mirror was told, and where to say it; empty if this one copies.
+
+    Who has not reported where it runs may be gone: only the right is certain then.
+    """
     if status.owner:
         return ""
     other = status.copied_by
     who = (
-        f"the mirror on {other.host}, process {other.process_id}," if other else "another mirror of the flow"
+        f"the mirror on {other.host}, process {other.process_id}, copies"
+        if other
+        else "another mirror of the flow has the right to copy"
     )
     where = f": ask it{only_on(other.url, other.host)} with --url {other.url}" if other and other.url else ""
-    return f"at this mirror only, which stands by; {who} copies, and was told nothing{where}"
+    return f"at this mirror only, which stands by; {who}, and was told nothing{where}"
 
 
 def _is_local(remote: str | None) -> bool:

@@ -63,8 +63,8 @@ HINTS: Mapping[Reason, str] = MappingProxyType(
             "Grant CLUSTER_ACTION on the target cluster, which control markers need, or set offsets to auto."
         ),
         Reason.TARGET_NOT_EMPTY: (
-            "Mirror to another name; or set offsets to mapped, and the copy follows after what is there; or "
-            "delete the target topic, if nobody needs any of its partitions."
+            "Mirror to another name; or set offsets to mapped, to copy after what is there; or, unless the "
+            "log says other_flow_not_known, delete the target topic, if nobody needs any of its partitions."
         ),
         Reason.ANOTHER_FLOW: (
             "Exclude the topic from one of the two flows; use the old name again if it is one flow that was "

@@ -365,10 +365,11 @@ class Settler:
         if not look.counts_for(partition):
             return
         now = time.monotonic()
+        if _needs_the_right(decision) and not (self._right.held and self._may_write(look)):
+            self._await_the_right(partition, now)
+            return
         match decision:
-            case Proceed() | Register() | Prepare() | Insert() if not self._right.held:
-                partition.stand_by(now, RETRY_SECONDS_FIRST, self._copied_by())
-            case Proceed() if self._may_write(look):
+            case Proceed():
                 await self._proceed(partition, decision, look)
             case Stop(state, reason, detail, lost_from, lost_to, target_end):
                 again = now + RETRY_SECONDS_MAX if state is State.BLOCKED else None
@@ -380,16 +381,21 @@ class Settler:
                     partition.acknowledged_target_offset = target_end
             case Unreplicated(detail):
                 partition.refused(UNREPLICATED, detail, now)
-            case Register() if self._may_write(look):
+            case Register():
                 stop = decision.instead_of
                 partition.mapped_for = None if stop is None else (stop.reason, stop.detail)
                 await self._memory.register(partition.tp, partition.target, ids[0], decision, ids[1])
                 self._look_again(partition, look)
-            case Insert(insertion) if self._may_write(look):
+            case Insert(insertion):
                 await finish(self._flow, self._memory, partition.tp, partition.target, insertion)
                 self._look_again(partition, look)
-            case Proceed() | Register() | Prepare() | Insert():  # the former owner may still write
-                partition.doubt(now, max(self._right.since - now, RETRY_SECONDS_FIRST))
+
+    def _await_the_right(self, partition: PartitionCopy, now: float) -> None:
+        """Look again later: another mirror has the right, or who had it before may still write."""
+        if self._right.held:
+            partition.doubt(now, max(self._right.since - now, RETRY_SECONDS_FIRST))
+        else:
+            partition.stand_by(now, RETRY_SECONDS_FIRST, self._copied_by())
 
     async def _proceed(self, partition: PartitionCopy, decision: Proceed, look: Look) -> None:
         known = self._memory.known(partition.tp)
@@ -406,6 +412,13 @@ class Settler:
         partition.proceed(decision, known.mode, epoch, look.began_at, ahead)
         if known.mode is OffsetMode.MAPPED:
             _tell_mapped(partition)
+
+
+def _needs_the_right(decision: Decision) -> bool:
+    """Whether only the owner can act on it: others write nothing, and do not ask what other flows have."""
+    if isinstance(decision, Stop):
+        return decision.reason is Reason.TARGET_NOT_EMPTY
+    return not isinstance(decision, Unreplicated)
 
 
 def _tell_mapped(partition: PartitionCopy) -> None:

@@ -22,6 +22,8 @@ UTC_TIME = 0x17
 DNS_NAME, IP_ADDRESS = 0x82, 0x87
 SUBJECT_ALT_NAME = bytes.fromhex("551d11")
 ATTRIBUTES = {"550403": "CN", "55040b": "OU", "55040a": "O", "550407": "L", "550408": "ST", "550406": "C"}
+LOOKED_AT_BYTES = 1 << 20
+"""How much of a file is looked at: a setting may name any file."""
 PEM = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
@@ -57,9 +59,10 @@ class Certificate:
 
         Raises:
             OSError: The file cannot be read.
-            ValueError: It holds no certificate.
+            ValueError: It holds no certificate, or not within LOOKED_AT_BYTES.
         """
-        found = PEM.search(path.read_text(encoding="ascii", errors="replace"))
+        with path.open("rb") as file:
+            found = PEM.search(file.read(LOOKED_AT_BYTES).decode("ascii", errors="replace"))
         if found is None:
             raise ValueError(f"{path} holds no certificate")
         return cls.from_der(ssl.PEM_cert_to_DER_cert(found[0]))

@@ -304,7 +304,7 @@ def _leaderless(cluster: Cluster, tp: TopicPartition) -> TwinsiteError:
     if tp.topic in cluster.info.topics:
         return ConnectionFailedError(f"{cluster.name}: no leader is known for {tp}")
     why = "it does not exist, or the mirror may not describe it"
-    return ConnectionFailedError(f"{cluster.name}: topic {tp.topic} is not listed: {why}")
+    return ConnectionFailedError(f"{cluster.name}: topic {tp.topic} was not listed when last asked: {why}")
 
 
 async def _ask(

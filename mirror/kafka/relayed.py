@@ -8,11 +8,12 @@ Sources: RFC 9110, 7.8 (Upgrade); docs/protocol.md.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -103,7 +104,7 @@ async def upgrade(sock: socket.socket, relay: str, path: str, protocol: str) -> 
     """Switch a connection to a relay to another protocol.
 
     Raises:
-        UnansweredError: The relay closes a connection with TLS.
+        UnansweredError: The relay closes or resets a connection with TLS.
         ConnectionFailedError: The relay closes the connection, or cannot do it just now; or what stands
             before it did not pass the request on as we sent it; or something else has answered: a proxy
             before a relay that is restarting, or a bit was flipped.
@@ -112,7 +113,8 @@ async def upgrade(sock: socket.socket, relay: str, path: str, protocol: str) -> 
         UnsupportedVersionError: The relay itself says that it is of another version, or has no such path.
     """
     try:
-        await send_all(sock, _request(relay, path, protocol))
+        with _unanswered(sock, relay):
+            await send_all(sock, _request(relay, path, protocol))
         head = await _answer(sock, relay)
         if head.status != HTTPStatus.SWITCHING_PROTOCOLS:
             raise _refusal(relay, head.status, await _content(sock, head))
@@ -132,7 +134,8 @@ async def _answer(sock: socket.socket, relay: str) -> Head:
     """
     came = b""
     while missing := _missing_bytes(came):
-        more = await receive(sock, missing)
+        with contextlib.nullcontext() if came else _unanswered(sock, relay):
+            more = await receive(sock, missing)
         if not more:
             words = f"relay {relay}: the connection was closed before an answer came"
             if isinstance(sock, ssl.SSLSocket):
@@ -146,6 +149,19 @@ async def _answer(sock: socket.socket, relay: str) -> Head:
         raise _no_relay(relay, "an answer that is not HTTP")
     length = LENGTH.search(came)
     return Head(int(found[1]), int(length[1]) if length else 0)
+
+
+@contextlib.contextmanager
+def _unanswered(sock: socket.socket, relay: str) -> Iterator[None]:
+    """A connection with TLS that is lost in the block may have been ended because of our certificate: that
+    resets it if our request arrives later, or the alert arrives first.
+    """
+    try:
+        yield
+    except (ConnectionError, ssl.SSLError) as error:
+        if not isinstance(sock, ssl.SSLSocket):
+            raise
+        raise UnansweredError(f"relay {relay}: connection lost: {error}", hint=WHOSE) from error
 
 
 def _missing_bytes(head: bytes) -> int:

@@ -27,23 +27,23 @@ async def test_a_flow_of_another_name_does_not_double_the_copy(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, offsets: str
 ) -> None:
     """
-    Whatever the offsets may be, and it says whose the copy is. Once the old copy was deleted the topic is
-    copied anew; to another name it is at once.
+    Whatever the offsets may be, and it says whose the copy is, also when it is begun again. Once the old copy
+    was deleted the topic is copied anew; to another name it is at once.
     """
     name, settings = await topic(source), {"offsets": {"mode": offsets}}
     load(source.bootstrap, name, json_rows(50, 50))
     await mirror_once(flow_of(source, target, name, flow=f"{name}-old", **settings))
     renamed = flow_of(source, target, name, flow=f"{name}-new", **settings)
 
-    refused = (await mirror_once(renamed)).partitions[0]
+    refused = [(await mirror_once(renamed)).partitions[0] for _ in range(2)]
     prefix = {"include": [re.escape(name)], "names": "prefix", "prefix": "anew."}
     beside = (await mirror_once(flow_of(source, target, name, prefix, flow=f"{name}-beside"))).partitions[0]
     end = watermarks(target.bootstrap, name)[0]
     await target.delete_topic(name)
     anew = (await mirror_once(renamed)).partitions[0]
 
-    assert states({0: refused}) == LEFT
-    assert f"flow {name}-old copies {name}-0 into the target partition" in refused.detail
+    assert [states({0: one}) for one in refused] == [LEFT, LEFT]
+    assert all(f"flow {name}-old copies {name}-0 into the target partition" in one.detail for one in refused)
     assert end == (0, 50)
     assert states({0: beside}) == states({0: anew}) == [(State.ACTIVE, None)]
     assert_exact(source.bootstrap, target.bootstrap, [name])

@@ -369,7 +369,7 @@ NOT_THERE = "at this mirror only, which stands by"
 @pytest.mark.parametrize(
     ("copied_by", "who"),
     [
-        (None, "another mirror of the flow copies, and was told nothing"),
+        (None, "another mirror of the flow has the right to copy, and was told nothing"),
         (
             OWNER,
             "the mirror on west-2, process 17, copies, and was told nothing: ask it, on west-2, "
@@ -513,7 +513,8 @@ async def test_what_the_flow_does_not_have_cannot_be_told(port: Port, path: str)
 
 async def test_a_mirror_that_has_not_begun_says_that_it_waits(port: Port) -> None:
     """
-    Nobody knows yet what the flow has: the name need not be wrong, and later the answer is another.
+    Nobody knows yet what the flow has: the name need not be wrong, and later the answer is another. What is
+    waited for says what to do where that is known.
     """
     port.mirror.status = replace(a_flow(), partitions=(), waits_for="source to answer")
 
@@ -529,6 +530,7 @@ async def test_a_mirror_that_has_not_begun_says_that_it_waits(port: Port) -> Non
         (503, True, f"orders-0: {unknown}"),
         (503, True, f"orders-0: {unknown}"),
     ]
+    assert not any(problem.get("hint") for _, problem in told)
     assert (port.mirror.told, port.mirror.questions) == ([], [])
 
 

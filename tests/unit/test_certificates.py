@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirror.kafka.certificates import Certificate, valid_until
+from mirror.kafka.certificates import LOOKED_AT_BYTES, Certificate, valid_until
 from tests.harness.security import Authority
 
 
@@ -26,6 +26,17 @@ def test_a_certificate_says_whose_it_is_and_until_when(tmp_path: Path) -> None:
     assert (read.subject, read.issuer, read.names) == ("CN=kafka-1", "CN=our-ca", tuple(hosts))
     assert abs(read.not_after - datetime.now(UTC) - timedelta(hours=5)) < timedelta(seconds=30)
     assert str(read).startswith(f"CN=kafka-1 for {', '.join(hosts)}, signed by CN=our-ca, valid until 20")
+
+
+def test_of_a_file_that_is_too_large_only_the_beginning_is_read(tmp_path: Path) -> None:
+    """
+    It is named by a setting, and may be anything.
+    """
+    issued = Authority(tmp_path).issue("mirror")
+    large = tmp_path / "large"
+    large.write_bytes(b"\n" * LOOKED_AT_BYTES + issued.certificate.read_bytes())
+
+    assert valid_until(large) is None
 
 
 def test_validity_is_told_from_where_now_is(tmp_path: Path) -> None:

@@ -553,19 +553,40 @@ def test_a_service_goes_on_after_a_hangup_and_says_what_it_does_not_do() -> None
     It reads no settings again, but it must not end either: systemd takes that end for a success, and starts
     nothing.
     """
-    ended = subprocess.run(
-        [sys.executable, "-c", HUNG_UP, "mirror", *CLUSTERS, "--topics", "a"], timeout=30, capture_output=True
-    )
+    ended = hung_up_without_terminal(HUNG_UP)
 
     assert ended.stdout.startswith(b"goes on\n"), ended
     assert b"settings_not_read_again" in ended.stderr
 
 
-def test_a_mirror_ends_with_its_terminal() -> None:
+def hung_up_without_terminal(code: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-c", code, "mirror", *CLUSTERS, "--topics", "a"]
+    return subprocess.run(command, timeout=30, capture_output=True, start_new_session=True)
+
+
+def test_a_hangup_that_is_to_be_ignored_is_ignored() -> None:
+    """
+    As nohup wants it.
+    """
+    ended = hung_up_without_terminal(
+        "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + HUNG_UP
+    )
+
+    assert ended.stdout.startswith(b"goes on\n"), ended
+    assert b"settings_not_read_again" not in ended.stderr
+
+
+IN_A_WINDOW = "import fcntl, os, termios\nos.setsid()\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+"""What a terminal's shell does before it starts anything: the process has a terminal that can hang up."""
+LOGS_ELSEWHERE = "os.dup2(os.open(os.devnull, os.O_WRONLY), 2)\n"
+
+
+@pytest.mark.parametrize("log", ["", LOGS_ELSEWHERE], ids=["its log on it", "its log elsewhere"])
+def test_a_mirror_ends_with_its_terminal(log: str) -> None:
     """
     A window that is closed leaves no mirror behind.
     """
-    command = (sys.executable, "-c", HUNG_UP)
+    command = (sys.executable, "-c", IN_A_WINDOW + log + HUNG_UP)
     with on_terminal("mirror", *CLUSTERS, "--topics", "a", lines=24, columns=80, command=command) as seen:
         code = seen.finished()
 

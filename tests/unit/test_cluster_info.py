@@ -98,6 +98,7 @@ async def test_a_topic_that_is_not_listed_is_told_from_a_partition_without_a_lea
     found = await list_offsets(cast(Any, cluster), [gone, leaderless], LATEST)
 
     assert str(found[gone]) == (
-        "source: topic audit is not listed: it does not exist, or the mirror may not describe it"
+        "source: topic audit was not listed when last asked: "
+        "it does not exist, or the mirror may not describe it"
     )
     assert str(found[leaderless]) == "source: no leader is known for orders-7"

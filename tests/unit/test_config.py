@@ -616,6 +616,17 @@ def test_an_expression_that_yaml_takes_for_its_own_signs_is_refused_with_the_way
     assert "single quotes" in refusal.value.hint
 
 
+@pytest.mark.parametrize("text", ["a: 1\na: 2\n", "a: !b\n", "a: *b\n", "a: 2024-99-99\n"])
+def test_a_complaint_that_says_the_way_out_has_no_other_beside_it(text: str) -> None:
+    """
+    Quotes do not help with a key that stands twice.
+    """
+    with pytest.raises(UsageError) as refusal:
+        parse_yaml(text, "flow.yaml")
+
+    assert not refusal.value.hint
+
+
 def test_sections_that_are_alike_may_be_written_once() -> None:
     """
     Anchors and merges are YAML's own way; a key beside a merge wins over it.

@@ -183,6 +183,33 @@ async def test_a_relay_that_ends_a_connection_unanswered_is_told_with_what_we_ha
     assert "link.security.certificate_file" in ended.value.hint
 
 
+@pytest.mark.parametrize("step", ["send_all", "receive"])
+@pytest.mark.parametrize("lost", [ConnectionResetError("reset"), ssl.SSLError("certificate required")])
+async def test_a_relay_that_resets_a_connection_unanswered_is_told_with_what_we_have_shown(
+    listen: Listen, authority: Authority, monkeypatch: pytest.MonkeyPatch, step: str, lost: OSError
+) -> None:
+    """
+    Our request was on its way when it rejected our certificate; what that looks like depends on the version
+    of Python.
+    """
+
+    async def fails(*_: object) -> bytes:
+        raise lost
+
+    relay, mine = Address("localhost", PORT), authority.issue("mirror")
+    security = Security(SecurityProtocol.SSL, TlsOptions(authority.certificate, mine.certificate, mine.key))
+    await listen(shown_by(authority))
+    monkeypatch.setattr(f"mirror.kafka.relayed.{step}", fails)
+
+    with pytest.raises(
+        ConnectionFailedError, match=r"rejects the mirror's certificate, .*mirror\.crt"
+    ) as ended:
+        await dial(relay, ConnectionOptions(security, connect_timeout_seconds=1, relays=Relays([relay])))
+
+    assert str(lost) in str(ended.value)
+    assert "link.security.certificate_file" in ended.value.hint
+
+
 async def test_addresses_that_are_slow_are_given_time_however_many_they_are(
     listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:

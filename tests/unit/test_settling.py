@@ -583,6 +583,35 @@ async def test_a_target_that_is_not_empty_is_named_by_the_flow_that_filled_it(
     assert copy.look_due_at is not None
 
 
+async def test_a_target_that_is_not_empty_is_judged_once_other_flows_could_be_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    Who has just taken the right asks them once nobody else may write any more, and does not say before that
+    the records are nobody's. Who has lost the right stands by.
+    """
+    copy, lost, world = partition(), partition(), World(monkeypatch)
+    world.objected = {copy.target: ANOTHERS}
+    filled = Stop(State.BLOCKED, Reason.TARGET_NOT_EMPTY, "it holds others")
+    monkeypatch.setattr(judging, "decide", lambda *_, **__: filled)
+    world.settler.is_owner, world.right.since = False, time.monotonic() + 60
+
+    async with world.looking(copy):
+        pass
+    first = copy.state, copy.look_due_at, world.right.since
+    async with world.looking(lost):
+        world.right.held = False
+    world.right.held = world.settler.is_owner = True
+    world.right.since = time.monotonic()
+    async with world.looking(copy):
+        pass
+
+    assert first[0] is State.UNKNOWN
+    assert first[1] == pytest.approx(first[2])
+    assert lost.state is State.STANDBY
+    assert (copy.state, copy.reason) == (State.BLOCKED, Reason.ANOTHER_FLOW)
+
+
 @pytest.mark.parametrize("answered", [True, False])
 async def test_that_a_partition_has_a_map_is_said_once_when_it_goes_on_so(
     monkeypatch: pytest.MonkeyPatch, answered: bool
