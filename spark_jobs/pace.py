@@ -18,7 +18,7 @@ SLICE_SECONDS = 4.0
 FIRST_OFFSETS = 200
 """Offsets in the first slice, while the size of records is not known."""
 GROWTH = 50
-"""A slice has at most this many times the offsets of the one before: its records may be larger."""
+"""A slice has at most this many times the offsets of one before: its records may be larger."""
 FETCHES_MIN = 4
 """A range is fetched in at least this many parts: of the last one, and of the one fetched ahead, some is
 sent for nothing."""
@@ -46,10 +46,13 @@ class Pace:
     heaviest: float = 0.0
 
     def read(self, offsets: int, size: int) -> None:
-        """Count a slice that was read, and its bytes of keys and values."""
+        """Count a slice that was read, and its bytes of keys and values. A short one, as the last of a round
+        is, does not make the next one short.
+        """
+        most, short = max(FIRST_OFFSETS, offsets * GROWTH), offsets * 2 < self.next_offsets()
+        self.most = max(self.most, most) if short else most
         self.offsets += offsets
         self.bytes += size
-        self.most = max(FIRST_OFFSETS, offsets * GROWTH)
         self.heaviest = max(self.bytes / max(1, self.offsets), size / max(1, offsets))
 
     def next_offsets(self, partitions: int = 1) -> int:

@@ -265,15 +265,13 @@ def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
         TwinsiteError: The records are not there, see :class:`Records`.
     """
     if site.bytes_per_second is None and not endless(question.ranges):
-        _write_at_once(site, replace(question, ranges=_bounded(site, question.ranges)), path)
+        _write_at_once(site, question, path)
         return
     parts = path.with_name(f"{path.name}-parts")
     if parts.exists():  # left by an interrupted attempt: it would count twice
         shutil.rmtree(parts)
     if site.bytes_per_second is None:
-        wanted = rounds(question.ranges, partial(_bounded, site), lambda _: SLICE_OFFSETS)
-        for number, (ranges, _) in enumerate(wanted):
-            _write_at_once(site, replace(question, ranges=ranges), parts / f"{number:06}")
+        _write_rounds(site, question, parts)
     else:
         _write_slowly(site, question, parts, Pace(site.bytes_per_second))
     keep(together(question, site.spark.read.parquet(str(parts.absolute() / "*"))), path)
@@ -283,6 +281,22 @@ def give_answer(site: KafkaSite, question: Question, path: Path) -> None:
 def _write_at_once(site: KafkaSite, question: Question, path: Path) -> None:
     with watched(site.spark, site.tell):
         keep(_answer(site, question, site.records), path)
+
+
+def _write_rounds(site: KafkaSite, question: Question, parts: Path) -> None:
+    """Write the parts of the answer, one for each round. The share that is told counts earlier rounds too."""
+    done = 0
+    wanted = rounds(question.ranges, partial(_bounded, site), lambda _: SLICE_OFFSETS)
+    for number, (ranges, _) in enumerate(wanted):
+        offsets = offsets_of(ranges)
+        further = replace(site, tell=partial(_tell_further, site.tell, done, offsets))
+        _write_at_once(further, replace(question, ranges=ranges), parts / f"{number:06}")
+        done += offsets
+
+
+def _tell_further(tell: Tell, done: int, offsets: int, share: float) -> None:
+    """Tell the share of all when this share of the offsets is done, and ``done`` were before."""
+    tell((done + share * offsets) / max(1, done + offsets))
 
 
 def _bounded(site: KafkaSite, ranges: Ranges) -> Ranges:

@@ -24,7 +24,9 @@ from mirror.kafka.connection import Connection
 from mirror.kafka.connection_pool import (
     ANY,
     CHANGES,
+    CLOSED,
     CONTROL,
+    GONE,
     SILENT_SECONDS,
     ConnectionPool,
     Key,
@@ -32,7 +34,6 @@ from mirror.kafka.connection_pool import (
 )
 from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.failures import BeforeSleep, retrying
-from mirror.kafka.opening import Opening
 
 OPENING_PAUSE_SECONDS = 0.5
 """An address to which a connection could not be opened is left alone for this long."""
@@ -261,7 +262,7 @@ class Cluster:
             if answered or (ended and not asking):
                 return (answered or ended)[0].result()
             if not asking:
-                raise ConnectionFailedError(f"{self.name}: all connections to the cluster were closed")
+                raise ConnectionFailedError(f"{self.name}: {CLOSED}")
             if not done and begun < len(self._addresses()) and not any(map(speaks, asked)):
                 begun += 1
                 asking.add(self._begin(ask()))
@@ -337,17 +338,19 @@ class Cluster:
             return self.connections.keep(key, await self._opened(key, address, work))
 
     async def _opened(self, key: Key, address: Address, work: Coroutine[Any, Any, Connection]) -> Connection:
-        """Run what opens a connection. It is given up if the address goes out of use.
+        """Run what opens a connection. It is given up if the address goes out of use, or all are closed.
 
         Raises:
             ConnectionFailedError: It was given up.
             TwinsiteError: Whatever ``work`` raises.
         """
-        opening = self.connections.opening[key] = Opening(address)
+        opening = self.connections.begin(key, address)
         try:
             return await opening.wait(work)
         finally:
             del self.connections.opening[key]
+            if opening.given_up:
+                self._refused.pop(address, None)  # nobody there has refused it
 
     def open_ahead(self, nodes: Iterable[int]) -> None:
         """Open connections that will be needed soon, in the background.
@@ -378,6 +381,9 @@ class Cluster:
                 existing = self.connections.get(key)
                 if existing is not None:
                     return existing
+                if address not in self._addresses():
+                    failures.append(ConnectionFailedError(f"{address}: {GONE}"))
+                    continue
                 try:
                     opened = await self._opened(key, address, self._open_any(address))
                 except TwinsiteError as error:

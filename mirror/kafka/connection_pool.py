@@ -29,6 +29,7 @@ WAITING = frozenset({CHANGES, DELETIONS, CLAIMS})
 SILENT_SECONDS = 3.0
 """A broker that leaves a request unanswered for longer is not asked what others can answer."""
 GONE = "the broker has left the cluster, or has another address now"
+CLOSED = "all connections to the cluster were closed"
 
 Key = tuple[int, str]
 """The broker and the lane; for ``ANY`` the address instead of the lane."""
@@ -50,8 +51,10 @@ class ConnectionPool:
         """When a closed connection was last asked for, in monotonic seconds."""
 
     def close(self) -> None:
-        """Close all of them, and whichever is opened after this."""
+        """Close all of them, and whichever is opened after this. Those that are being opened are given up."""
         self._closed = True
+        for opening in self.opening.values():
+            opening.give_up(CLOSED)
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             connection.close()
@@ -64,6 +67,13 @@ class ConnectionPool:
         self._missed_at[kept.address] = time.monotonic()
         return None
 
+    def begin(self, key: Key, address: Address) -> Opening:
+        """One more that is being opened; it is given up at once if all are closed."""
+        opening = self.opening[key] = Opening(address)
+        if self._closed:
+            opening.give_up(CLOSED)
+        return opening
+
     def keep(self, key: Key, opened: Connection) -> Connection:
         """Use this connection from now on; the one that it replaces must have ended.
 
@@ -73,7 +83,7 @@ class ConnectionPool:
         if self._closed:
             self.count_in(opened)
             opened.close()
-            raise ConnectionFailedError(f"{opened.address}: all connections to the cluster were closed")
+            raise ConnectionFailedError(f"{opened.address}: {CLOSED}")
         replaced = self._connections.pop(key, None)
         if replaced is not None:
             self.count_in(replaced)

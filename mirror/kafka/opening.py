@@ -22,7 +22,8 @@ class Opening:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._began_at = time.monotonic()
-        self._limit = asyncio.timeout(None)
+        self._limit: asyncio.Timeout | None = None
+        """While :meth:`wait` runs."""
         self._why_given_up: str | None = None
 
     @property
@@ -38,15 +39,24 @@ class Opening:
             TwinsiteError: Whatever ``work`` raises.
         """
         try:
-            async with self._limit:
+            async with asyncio.timeout(0 if self.given_up else None) as self._limit:
                 return await work
         except TimeoutError as error:
-            if self._why_given_up is None:
+            if not self.given_up:
                 raise
             raise ConnectionFailedError(f"{self.address}: {self._why_given_up}") from error
+        finally:
+            self._limit = None
+
+    @property
+    def given_up(self) -> bool:
+        """Whether somebody has given it up."""
+        return self._why_given_up is not None
 
     def give_up(self, why: str) -> None:
-        """End :meth:`wait`, in which this must be called."""
-        if self._why_given_up is None:
-            self._why_given_up = why
+        """End :meth:`wait`, now or once it begins. When that has ended, this changes nothing."""
+        if self.given_up:
+            return
+        self._why_given_up = why
+        if self._limit is not None:
             self._limit.reschedule(asyncio.get_running_loop().time())

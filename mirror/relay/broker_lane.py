@@ -72,13 +72,13 @@ SILENT_SECONDS = 1.0
 """How long others wait for a broker that was asked and does not answer."""
 ATTEMPTS_COUNTED = 4
 """More attempts do not lengthen the pause: brokers are near, and are asked every second or two, so that those
-that are back are read.
+that are back are read. One that refuses is not: it would refuse again, and may lock the account.
 """
 
 
-def again_seconds(attempts: int) -> float:
+def again_seconds(error: TwinsiteError, attempts: int) -> float:
     """How long to wait before brokers that could not be read are asked again."""
-    return pause_seconds(min(attempts, ATTEMPTS_COUNTED))
+    return pause_seconds(min(attempts, ATTEMPTS_COUNTED) if error.retriable else attempts)
 
 
 class Reader(Protocol):
@@ -119,8 +119,8 @@ class Reader(Protocol):
     def send(self, channel: Channel, news: News, taken: Taken, gone: Gone) -> Awaitable[None]:
         """Send the mirror a frame, as :class:`mirror.relay.reading.Outlet` says."""
 
-    def trouble(self, node: int, words: str) -> None:
-        """Report that a broker cannot be read at the moment."""
+    def trouble(self, node: int, words: str, attempts: int) -> None:
+        """Report that a broker could not be read, this often since it was last read."""
 
 
 class Read(NamedTuple):
@@ -283,8 +283,8 @@ class BrokerLane:
                 attempts = 0
             except TwinsiteError as error:
                 attempts += 1
-                await self._lost(error)
-                await asyncio.sleep(again_seconds(attempts))
+                await self._lost(error, attempts)
+                await asyncio.sleep(again_seconds(error, attempts))
 
     async def _round(self) -> None:
         held: list[Buffer] = []
@@ -355,12 +355,12 @@ class BrokerLane:
             self._reader.place(key, place)
             reach("changed_over")
 
-    async def _lost(self, error: TwinsiteError) -> None:
+    async def _lost(self, error: TwinsiteError, attempts: int) -> None:
         """Give up the partitions of this lane: another broker may lead them by now. What the mirror hears of
         this one from now on says nothing about them.
         """
         warn_repeated(log, self._repeats, "fetch", "broker_not_read", broker=self.node, error=str(error))
-        self._reader.trouble(self.node, str(error))
+        self._reader.trouble(self.node, str(error), attempts)
         self._session.reset()
         self._due_at, self._free_at = min(self._due_at, time.monotonic()), 0.0
         lost = list(self.places.items())

@@ -28,6 +28,7 @@ from mirror.kafka.connection_pool import SILENT_SECONDS
 from mirror.kafka.fetch import Isolation, Key
 from mirror.link.parts import Part
 from mirror.link.protocol import Channel, Position
+from mirror.logs import Repeats
 from mirror.model import TopicPartition
 from mirror.relay.broker_lane import BrokerLane, again_seconds
 from mirror.relay.news import Gone, News, Taken, nothing, steady_us
@@ -41,6 +42,8 @@ partitions are not known, others have their time.
 """
 UNREAD_LOOK_SECONDS = 1.0
 """How often it is checked, while a broker is silent, whether others lead its partitions by now."""
+REPORT_AGAIN_SECONDS = 15.0
+"""How often the same trouble is reported: a mirror then reads the metadata of all topics."""
 PLACES_MAX = 200_000
 REFUSALS_AT_ONCE = 1000
 UNKNOWN_TOPIC_ID, LEADER_NOT_AVAILABLE, TOPIC_AUTHORIZATION_FAILED = 100, 5, 29
@@ -102,6 +105,7 @@ class SourceReader:
         self._refused: dict[Key, tuple[Place, int]] = {}
         self._refusing: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
+        self._reported = Repeats(every_seconds=REPORT_AGAIN_SECONDS)
 
     # -- what the mirror says ------------------------------------------------------------------------
 
@@ -234,8 +238,8 @@ class SourceReader:
                         attempts = 0
                     except TwinsiteError as error:
                         attempts += 1
-                        self.trouble(-1, str(error))
-                        await asyncio.sleep(again_seconds(attempts))
+                        self.trouble(-1, str(error), attempts)
+                        await asyncio.sleep(again_seconds(error, attempts))
         finally:
             for lane in self._lanes.values():
                 lane.end()
@@ -250,9 +254,15 @@ class SourceReader:
         """Send the mirror a frame."""
         return self._outlet.send(channel, news, self.as_is, taken, gone)
 
-    def trouble(self, node: int, words: str) -> None:
-        """Report that a broker cannot be read at the moment; -1: none answers."""
-        self._outlet.trouble(node, words)
+    def trouble(self, node: int, words: str, attempts: int) -> None:
+        """Report that a broker could not be read, this often since it was last read; -1: none answers.
+
+        The first failure is always reported. Later ones are tried again soon, and need not all be reported.
+        """
+        if attempts == 1:
+            self._reported.forget((node, words))
+        if self._reported.admit((node, words)) is not None:
+            self._outlet.trouble(node, words)
 
     async def _look(self) -> None:
         """Look up leaders where there is a reason to.

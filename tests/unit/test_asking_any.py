@@ -19,7 +19,7 @@ from mirror.errors import ConnectionFailedError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import PartitionInfo, TopicInfo
 from mirror.kafka.connection import Connection
-from mirror.kafka.connection_pool import PROMPT
+from mirror.kafka.connection_pool import CLOSED, GONE, PROMPT
 from mirror.kafka.dial import Address, ConnectionOptions, Relays
 from mirror.kafka.offsets import LATEST, delete_records, list_offsets
 from mirror.kafka.topics import describe_configs, set_configs
@@ -247,23 +247,26 @@ async def test_a_connection_to_an_address_that_is_nobodys_any_more_is_closed(
     assert [(one.address, one.closed) for one in opened] == [(TWO, False), (ONE, True)]
 
 
-async def test_a_connection_that_is_being_opened_while_the_cluster_is_closed_is_closed(
-    opened: list[Asked],
+@pytest.mark.parametrize("frozen", [False, True])
+async def test_a_connection_that_is_being_opened_while_the_cluster_is_closed_is_given_up(
+    frozen: bool, opened: list[Asked]
 ) -> None:
     """
-    Whoever waits for it is told so, and nobody else is tried.
+    Whoever waits for it is told so at once, and nobody else is tried, however long that would take.
     """
     cluster = Cluster("source", [ONE, TWO], ConnectionOptions())
     await cluster.refresh()
     opened[0].waits(10)
+    Asked.frozen |= {TWO, THREE} if frozen else set()
     waiting = asyncio.gather(cluster.connection(2), cluster.any_connection(), return_exceptions=True)
     await asyncio.sleep(0)
 
     await cluster.close()
-    late = await waiting
+    late = await asyncio.wait_for(waiting, 5)
 
     assert [type(one) for one in late] == [ConnectionFailedError] * 2
-    assert [one.closed for one in opened] == [True] * 3
+    assert {str(one).rpartition(": ")[2] for one in late} == {CLOSED}
+    assert [one.closed for one in opened] == [True] * (1 if frozen else 3)
 
 
 @pytest.mark.parametrize("connected", [True, False])
@@ -703,6 +706,57 @@ async def test_a_broker_that_has_moved_is_not_waited_for_where_a_connection_is_b
     assert moved.address == Address("west", 2)
     assert isinstance(gone, ConnectionFailedError)
     assert cluster.connections.opening == {}
+
+
+async def test_an_address_that_another_broker_has_now_has_refused_nobody(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    What was given up there was meant for the broker before.
+    """
+    cluster = Cluster("source", [ONE], ConnectionOptions())
+    await cluster.refresh()
+    Asked.frozen |= {TWO}
+    waiting = asyncio.create_task(cluster.connection(2))
+    await asyncio.sleep(0.01)
+    monkeypatch.setattr(Asked, "brokers", {1: ONE, 2: Address("west", 2), 3: TWO})
+    await cluster.refresh()
+    with pytest.raises(ConnectionFailedError, match=GONE):
+        await asyncio.wait_for(waiting, 5)
+    Asked.frozen -= {TWO}
+
+    connection = await cluster.connection(3)
+
+    assert connection.address == TWO
+
+
+async def test_an_address_out_of_use_is_not_tried_by_those_who_knew_it_before(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    While they waited, for another address or for who was first there, its broker has left.
+    """
+    monkeypatch.setattr(Asked, "brokers", {1: ONE, 2: TWO})
+    cluster = Cluster("source", [THREE], ConnectionOptions())
+    await cluster.refresh()
+    Asked.frozen |= {ONE, TWO}
+    opened[0].waits(1)
+    tried: list[Address] = []
+    open_one = Connection.open
+
+    async def noted(address: Address, options: ConnectionOptions) -> Connection:
+        tried.append(address)
+        return await open_one(address, options)
+
+    monkeypatch.setattr(Connection, "open", noted)
+    waiting = [asyncio.create_task(cluster.any_connection()) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    cluster.info = replace(cluster.info, brokers={})
+    cluster.connections.forget_gone({}, [THREE])
+    found = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+
+    assert {one.address for one in found} == {THREE}
+    assert tried == [ONE]
 
 
 # -- what others are waited for with -------------------------------------------------------------------------

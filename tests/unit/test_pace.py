@@ -203,6 +203,23 @@ def test_what_is_written_while_a_log_is_read_is_read_too_as_long_as_it_becomes_l
     assert list(asked) == []
 
 
+def test_after_the_rest_of_a_round_the_next_one_is_as_large_as_the_rate_allows() -> None:
+    """
+    However little the rest was: what was written meanwhile is no more than a slice, so it is read at once.
+    """
+    log, asked, pace = TopicPartition("t", 0), iter([50_201, 60_000, 70_000]), Pace(1_000_000)
+    read: list[int] = []
+
+    wanted = rounds(
+        {log: [Range(0, ALL.end)]}, lambda some: ended(some, lambda *_: next(asked)), pace.next_offsets
+    )
+    for ranges, _ in slices(wanted, pace):
+        read.append(offsets_of(ranges))
+        pace.read(read[-1], read[-1] * 100)
+
+    assert read == [200, 10_000, 40_000, 1, 9_799]
+
+
 def test_of_ranges_with_an_end_there_is_one_round() -> None:
     """
     What is written behind them is not asked for.

@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 from kafka.protocol.consumer import FetchRequest
 
-from mirror.errors import AnswerError, ConnectionFailedError, UnsupportedVersionError
+from mirror.errors import AnswerError, AuthenticationError, ConnectionFailedError, UnsupportedVersionError
 from mirror.kafka.buffers import SMALL_BYTES
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
@@ -426,6 +426,7 @@ async def test_a_broker_that_is_too_old_is_tried_over_one_connection(monkeypatch
 
     monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=open_one))
     monkeypatch.setattr(broker_lane, "pause_seconds", lambda _: 0.001)
+    monkeypatch.setattr(reading, "REPORT_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(reading, "ROUTE_PAUSE_SECONDS", 0.001)
     reader = SourceReader(cast(Cluster, Source()), Isolation.READ_COMMITTED, sink, 1 << 20)
     running = asyncio.create_task(reader.run())
@@ -512,8 +513,9 @@ class Moments(Sink):
 
 async def test_while_no_broker_answers_each_try_waits_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    Each is reported to the mirror over the link. After an answer the pauses begin with the shortest again.
+    After an answer the pauses begin with the shortest again.
     """
+    monkeypatch.setattr(reading, "REPORT_AGAIN_SECONDS", 0.0)
     connection = Quiet()
 
     async def opened(*_: object) -> Quiet:
@@ -556,6 +558,7 @@ async def test_however_long_brokers_were_gone_they_are_read_soon_after_they_are_
 
     monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
     monkeypatch.setattr(reading, "ROUTE_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(reading, "REPORT_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr("mirror.flow.states.RETRY_SECONDS_FIRST", 0.001)
     source, sink = Unreachable() if all_gone else Source(), Refusals()
     reader = SourceReader(cast(Cluster, source), Isolation.READ_COMMITTED, sink, 1 << 20)
@@ -570,7 +573,78 @@ async def test_however_long_brokers_were_gone_they_are_read_soon_after_they_are_
     running.cancel()
     await asyncio.wait([running])
 
-    assert [broker_lane.again_seconds(tries) for tries in (1, 4, 5, 100)] == [0.002, 0.016, 0.016, 0.016]
+    pauses = [broker_lane.again_seconds(ConnectionFailedError(""), tries) for tries in (1, 4, 5, 100)]
+    assert pauses == [0.002, 0.016, 0.016, 0.016]
+
+
+def test_a_broker_that_refuses_is_asked_less_and_less_often() -> None:
+    """
+    It would refuse again, and many wrong passwords in a row may lock an account.
+    """
+    refused = AuthenticationError("wrong password")
+
+    pauses = [broker_lane.again_seconds(refused, tries) for tries in (1, 4, 5, 6, 7, 100)]
+
+    assert pauses == pytest.approx([0.2, 1.6, 3.2, 6.4, 12.8, 15.0])
+
+
+@pytest.mark.parametrize("all_gone", [True, False], ids=["no broker answers", "one does not"])
+async def test_the_same_trouble_is_reported_once_in_a_while(
+    all_gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    However often it is tried again; at once if it is another, or if the broker was read meanwhile.
+    """
+    tries, words = 0, "it is gone"
+    connections: list[Quiet] = []
+
+    def tried() -> None:
+        nonlocal tries
+        tries += 1
+        sink.came.set()
+        if words:
+            raise ConnectionFailedError(words)
+
+    async def opened(*_: object) -> Quiet:
+        if not all_gone:
+            tried()
+        connections.append(Quiet())
+        return connections[-1]
+
+    async def refresh(**_: float) -> ClusterInfo:
+        if all_gone:
+            tried()
+        return source.info
+
+    async def tried_often() -> None:
+        until = tries + 5
+        await sink.reaches(lambda: tries >= until)
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    monkeypatch.setattr(broker_lane, "pause_seconds", lambda _: 0.001)
+    monkeypatch.setattr(reading, "ROUTE_PAUSE_SECONDS", 0.001)
+    source, sink = Source(), Refusals()
+    monkeypatch.setattr(source, "refresh", refresh)
+    reader = SourceReader(cast(Cluster, source), Isolation.READ_COMMITTED, sink, 1 << 20)
+    running = asyncio.create_task(reader.run())
+    reader.want([Position(FIRST, 1, END, -1, True, 0)])
+
+    await tried_often()
+    once = sink.tries
+    words = "it refuses"
+    await tried_often()
+    twice = sink.tries
+    words = ""
+    await sink.reaches(lambda: (Channel.LIVE, FIRST, 1) in sink.parts)
+    between = sink.tries
+    words = "it is gone for good"
+    connections[-1].cut = True
+    await tried_often()
+    running.cancel()
+    await asyncio.wait([running])
+
+    assert (once, twice - once) == (1, 1)
+    assert sink.tries - between == 2  # what has ended the connection, and why there is no other
 
 
 class Freezing(Quiet):
