@@ -351,7 +351,7 @@ def _steps(steps: Sequence[tuple[Repaired, Step]]) -> Table:
 
 def _said(one: Repaired, *, applied: bool) -> list[str]:
     said = []
-    if one.foreign:
+    if one.foreign and not one.why_not:
         offsets = sum(end - start for start, end in one.foreign)
         said.append(f"{number(offsets)} offsets that others have written stay where they are")
     if one.accepted:

@@ -199,6 +199,7 @@ def test_a_partition_that_was_refused_is_not_said_to_go_on(
 
     assert code == 3
     assert "nothing more was written: others have written to it" in said
+    assert "stay where they are" not in said
     assert "reconcile again" not in said
 
 
