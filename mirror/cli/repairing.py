@@ -89,7 +89,7 @@ def _read(path: Path) -> Plan:
 
 
 def _to_copy(plan: Plan, repaired: Sequence[Repaired]) -> list[PartitionPlan]:
-    """The partitions of which something is still to be copied, without topics of which a partition is refused.
+    """The partitions of which something is copied now: not those of a topic of which one is refused.
 
     Nothing may be written to a refused partition, and what is copied is whole topics.
     """
