@@ -194,13 +194,17 @@ class Comparable:
                     self._leave_out(tp, why_not)
 
     def _made_again(self, log: Log) -> str | None:
-        """Why it is not known how far a copy was, of whose topic the target holds another one; else None."""
+        """Why it is not known what becomes of the end of a copy, of whose topic the target holds another one;
+        else None.
+        """
         record = self.state.partition(log.name) if self.state else None
         written_to = record.target_topic_id if record else None
         if written_to in {None, log.target_topic_id} or not log.window.pending.offsets:
             return None
+        known = log.acknowledged is not None
+        why = "what the mirror had not copied is missing" if known else "how far it had been copied is not known"
         return (
-            "its topic was created again at the target: how far it had been copied is not known; "
+            f"its topic was created again at the target: {why}; "
             "`twinsite status` says whether the mirror goes on there"
         )
 
