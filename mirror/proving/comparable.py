@@ -202,9 +202,9 @@ class Comparable:
         if written_to in {None, log.target_topic_id} or not log.window.pending.offsets:
             return None
         known = log.acknowledged is not None
-        why = "what the mirror had not copied is missing" if known else "how far it had been copied is not known"
+        how_far = "what the mirror had not copied is missing" if known else "how far it was copied is not known"
         return (
-            f"its topic was created again at the target: {why}; "
+            f"its topic was created again at the target: {how_far}; "
             "`twinsite status` says whether the mirror goes on there"
         )
 

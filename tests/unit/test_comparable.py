@@ -211,7 +211,7 @@ async def test_how_far_a_topic_was_copied_that_was_made_again_at_the_target_is_n
 
     (log,) = scope.append_only
     assert log.window.target == Range(100, ends_at)
-    words = "its topic was created again at the target: how far it had been copied is not known"
+    words = "its topic was created again at the target: how far it was copied is not known"
     assert [words in why for _, why in why_not(scope)] == [True] * (not is_known)
 
 
