@@ -201,8 +201,9 @@ class Comparable:
         written_to = record.target_topic_id if record else None
         if written_to in {None, log.target_topic_id} or not log.window.pending.offsets:
             return None
-        known = log.acknowledged is not None
-        how_far = "what the mirror had not copied is missing" if known else "how far it was copied is not known"
+        how_far = "how far it was copied is not known"
+        if log.acknowledged is not None:
+            how_far = "what the mirror had not copied is missing"
         return (
             f"its topic was created again at the target: {how_far}; "
             "`twinsite status` says whether the mirror goes on there"
