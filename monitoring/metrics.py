@@ -47,7 +47,8 @@ class _Reading:
     together: Together = sum
     misses: Callable[[PartitionStatus], object] | None = None
     """Whether a partition is known to miss something; for figures that may say that nothing is missing. A
-    topic gets such a figure only if it is known of every partition, or if one of them misses something."""
+    topic gets such a figure only if it is known of every partition, or if one of them misses something: until
+    nothing is missing, one that misses something for ever."""
 
 
 def _loss_pending(partition: PartitionStatus) -> float | None:
@@ -80,7 +81,7 @@ _READINGS = (
     _Reading(catalogue.LAG_SECONDS, lambda p: p.lag_seconds, max, misses=_misses_some),
     _Reading(catalogue.RETENTION_HEADROOM, lambda p: p.retention_headroom_seconds, min),
     _Reading(catalogue.TOMBSTONE_HEADROOM, lambda p: p.tombstone_headroom_seconds, min),
-    _Reading(catalogue.CATCH_UP, _catch_up, max, misses=_catch_up),
+    _Reading(catalogue.CATCH_UP, _catch_up, max, misses=lambda p: _catch_up(p) == math.inf),
     _Reading(
         catalogue.RETENTION_LOSS,
         lambda p: _projected(p.outlook.retention_loss, p.outlook.retention_loss_seconds),

@@ -113,6 +113,8 @@ def session(
 def _started(builder: SparkSession.Builder) -> SparkSession:
     try:
         return builder.getOrCreate()
+    except ConnectionError:  # Java was started, and has ended
+        raise
     except OSError as error:  # no process could be started for it
         raise SparkFailedError(f"starting Spark: {error}") from error
 

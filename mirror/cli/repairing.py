@@ -65,7 +65,7 @@ def run(config: Path, path: Path, wanted: Wanted, output: str) -> int:
     plan = _read(file)
     audit = _Audit(file.with_name(AUDIT), plan.run)
     done = asyncio.run(repair(settings, plan, wanted, audit.note, audit.begun()))
-    late = [one for one in plan.partitions if one.pending.offsets]
+    late = _to_copy(plan, done)
     copied = _copy(settings, late, audit.note) if wanted.apply and late else {}
     result = _Result(plan, done, copied, applied=wanted.apply)
     if output == "json":
@@ -86,6 +86,15 @@ def _read(path: Path) -> Plan:
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}", hint="run `twinsite reconcile` again") from error
     return plan_of_document(document, str(path))
+
+
+def _to_copy(plan: Plan, repaired: Sequence[Repaired]) -> list[PartitionPlan]:
+    """The partitions of which something is copied now: not those of a topic of which one is refused.
+
+    Nothing may be written to a refused partition, and what is copied is whole topics.
+    """
+    refused = {one.plan.name.topic for one in repaired if one.why_not}
+    return [one for one in plan.partitions if one.pending.offsets and one.name.topic not in refused]
 
 
 def _copy(
@@ -229,7 +238,7 @@ class _Result:
         beyond = [one for one in plan.partitions if one.beyond_repair or one.unnamed]
         self._left_in_place = {one.plan.name for one in repaired if one.foreign and not one.why_not}
         """The partitions in which others' records stay: what they have shifted is in its place after that."""
-        self._refused = {one.plan.name for one in repaired if one.why_not}
+        self._to_copy = {one.name for one in _to_copy(plan, repaired)}
         self._beyond = [one for one in beyond if one.name not in done]
         self._late = [one for one in plan.partitions if one.pending.offsets]
 
@@ -294,10 +303,8 @@ class _Result:
             for words in _said(one, applied=self._applied):
                 screen.print(plain(f"{one.plan.target_name}: {words}"))
         for late in self._late:
-            state = self._state(late)
             what = f"{number(late.pending.offsets)} source offsets not at the target yet"
-            then = f": {state}" if state else "" if late.name in self._refused else " would be copied"
-            screen.print(plain(f"{late.name}: {what}{then}"))
+            screen.print(plain(f"{late.name}: {what}{self._then(late)}"))
         for beyond in self._beyond:
             if self._choices(beyond) is not SHIFT_CHOICES:
                 screen.print(plain(f"{beyond.name}: {_left(beyond)}"))
@@ -312,6 +319,14 @@ class _Result:
         screen.print(said or "no key needs a repair")
         if not self._applied:
             screen.print("nothing was written: use --apply to write")
+
+    def _then(self, late: PartitionPlan) -> str:
+        """What becomes of the source offsets that are not at the target yet."""
+        if late.name not in self._to_copy:
+            return ": nothing is copied while a partition of the topic is refused"
+        if not self._applied:
+            return " would be copied"
+        return f": {self._state(late) or 'not copied'}"
 
 
 def _steps(steps: Sequence[tuple[Repaired, Step]]) -> Table:
@@ -336,7 +351,7 @@ def _steps(steps: Sequence[tuple[Repaired, Step]]) -> Table:
 
 def _said(one: Repaired, *, applied: bool) -> list[str]:
     said = []
-    if one.foreign:
+    if one.foreign and not one.why_not:
         offsets = sum(end - start for start, end in one.foreign)
         said.append(f"{number(offsets)} offsets that others have written stay where they are")
     if one.accepted:

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Self
 
 import structlog
@@ -61,6 +61,10 @@ class Announcer:
         self._begun: Token | None = None
         """The token under which a record was sent last: it may be there although no answer said so."""
         self._record: OwnerRecord | None = None
+        self._writing: asyncio.Task[None] | None = None
+        """The last write of a record. It goes on if :meth:`announce` is cancelled: what was sent may land at
+        any moment, between what a later write has read and what it writes.
+        """
         self._repeat_at = 0.0
         self._repeats = Repeats()
 
@@ -93,14 +97,24 @@ class Announcer:
             now_ms = int(time.time() * 1000)
             self._record = OwnerRecord(token.epoch, socket.gethostname(), os.getpid(), self._url, now_ms)
             self._begun = token
-            await self._memory.note_owner(self._record)
+            await self._write(self._record)
             self._announced = token
             log.info("owner_of_the_flow", producer_epoch=token.epoch)
         elif time.monotonic() >= self._repeat_at or self._memory.cut_short():
-            await self._memory.note_owner(self._record)
+            await self._write(self._record)
         else:
             return
         self._repeat_at = time.monotonic() + REPEAT_SECONDS
+
+    async def _write(self, record: OwnerRecord) -> None:
+        self._writing = asyncio.create_task(self._memory.note_owner(record))
+        await asyncio.shield(self._writing)
+
+    async def _written(self) -> None:
+        """Wait for a write that is still under way; a cancellation ends it."""
+        if self._writing is not None and not self._writing.done():
+            with suppress(TwinsiteError):
+                await self._writing
 
     async def withdraw(self) -> None:
         """Withdraw the record at the end. A failure is logged, and the next owner waits a little longer."""
@@ -108,6 +122,7 @@ class Announcer:
             return
         try:
             async with asyncio.timeout(WITHDRAW_SECONDS):
+                await self._written()
                 if await self._owner.confirm() and self._owner.token == self._begun:
                     await self._memory.note_owner(None)
         except (TwinsiteError, TimeoutError) as error:

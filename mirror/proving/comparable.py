@@ -194,13 +194,18 @@ class Comparable:
                     self._leave_out(tp, why_not)
 
     def _made_again(self, log: Log) -> str | None:
-        """Why it is not known how far a copy was, of whose topic the target holds another one; else None."""
+        """Why it is not known what becomes of the end of a copy, of whose topic the target holds another one;
+        else None.
+        """
         record = self.state.partition(log.name) if self.state else None
         written_to = record.target_topic_id if record else None
         if written_to in {None, log.target_topic_id} or not log.window.pending.offsets:
             return None
+        how_far = "how far it was copied is not known"
+        if log.acknowledged is not None:
+            how_far = "what the mirror had not copied is missing"
         return (
-            "its topic was created again at the target: how far it had been copied is not known; "
+            f"its topic was created again at the target: {how_far}; "
             "`twinsite status` says whether the mirror goes on there"
         )
 

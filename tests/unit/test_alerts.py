@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -36,6 +37,26 @@ NOT_PROVEN = "The copy was not proven within a day"
 NOBODY = "No mirror copies the flow `orders`"
 ALONE = "No mirror stands by"
 EXPIRY = "A certificate expires within two weeks"
+BLOCKED = "A partition is blocked; the reason is in the labels"
+GIVEN_UP = "Records were given up"
+DELETES = "Deletes may have been missed"
+SETTINGS = "Mirrors of one flow have different settings"
+REFUSES = "A relay refuses somebody"
+WAITS = "A relay that was just started waits for its source"
+ALL = {
+    *(DECISION, NEAR, RETENTION, LATE, UNKNOWN, NOT_PROVEN, NOBODY, ALONE, EXPIRY),
+    *(BLOCKED, GIVEN_UP, DELETES, SETTINGS, REFUSES, WAITS),
+}
+"""Each of them fires in some test."""
+RECENT = 5
+"""How many minutes ago something has changed that the alerts are to see."""
+
+
+class Change(NamedTuple):
+    """What was scraped until a few minutes ago, and since then."""
+
+    before: bytes
+    after: bytes
 
 
 def alerts() -> dict[str, str]:
@@ -45,14 +66,16 @@ def alerts() -> dict[str, str]:
     return {name: expression.replace("\\|", "|") for name, expression in rows}
 
 
-def scrape(status: FlowStatus, *expiries: Expiry) -> bytes:
+def scrape(
+    status: FlowStatus, *expiries: Expiry, per_partition: bool = True, settings: str = "0123456789abcdef"
+) -> bytes:
     """What a mirror in this state says of its flow, its requests and its certificates."""
     registry = CollectorRegistry()
-    registry.register(FlowCollector(lambda: status))
+    registry.register(FlowCollector(lambda: status, per_partition=per_partition))
     registry.register(
         Surroundings(
             status.flow,
-            "0123456789abcdef",
+            settings,
             expiries=lambda: expiries,
             in_flight=dict,
             up=lambda: {"source": True, "target": True},
@@ -62,19 +85,27 @@ def scrape(status: FlowStatus, *expiries: Expiry) -> bytes:
     return write_text(list(registry.collect()))
 
 
-def series(instance: str, text: bytes) -> list[dict[str, str]]:
-    """These samples as promtool takes them: each with one value, at every minute."""
+def series(instance: str, scraped: bytes | Change) -> list[dict[str, str]]:
+    """These samples as promtool takes them: each with its value at every minute."""
+    change = scraped if isinstance(scraped, Change) else Change(scraped, scraped)
+    before, after = (_samples(instance, text) for text in change)
+    values = {
+        name: [str(before[name])] * (MINUTES - RECENT) + [str(value)] * RECENT
+        for name, value in after.items()
+    }
+    return [{"series": name, "values": " ".join(some)} for name, some in values.items()]
+
+
+def _samples(instance: str, text: bytes) -> dict[str, float]:
     samples = [one for family in text_string_to_metric_families(text.decode()) for one in family.samples]
-    names = [_named(one.name, one.labels | {"instance": instance}) for one in samples]
-    values = [" ".join([str(one.value)] * MINUTES) for one in samples]
-    return [{"series": name, "values": value} for name, value in zip(names, values, strict=True)]
+    return {_named(one.name, one.labels | {"instance": instance}): one.value for one in samples}
 
 
 def _named(name: str, labels: dict[str, str]) -> str:
     return name + "{" + ",".join(f'{label}="{value}"' for label, value in labels.items()) + "}"
 
 
-def check(folder: Path, scrapes: Sequence[bytes], firing: set[str]) -> None:
+def check(folder: Path, scrapes: Sequence[bytes | Change], firing: set[str]) -> None:
     """Assert that exactly these alerts fire where these mirrors, and what else there is, are scraped."""
     rules = folder / "rules.yml"
     written = [{"alert": name, "expr": expression} for name, expression in alerts().items()]
@@ -119,17 +150,37 @@ PROVEN = comparison(3_600)
 LOST_BEFORE = replace(a_loss(), lag_records=None, lag_seconds=None, outlook=Outlook())
 
 
+def relay(*lines: str) -> bytes:
+    """What a relay says of itself; ``lines`` more than its version."""
+    return "".join(
+        f"{line}\n" for line in (f'{catalogue.RELAY_BUILD_INFO.name}{{version="1"}} 1', *lines)
+    ).encode()
+
+
+SOURCE_KNOWN = f'{catalogue.RELAY_SOURCE_INFO.name}{{source_cluster_id="SOURCE"}} 1'
+
+
+def refused(times: int) -> bytes:
+    """What a relay says that has refused somebody so often."""
+    return relay(SOURCE_KNOWN, f'{catalogue.RELAY_REFUSED.name}{{code="tls_refused"}} {times}')
+
+
+def test_the_alerts_of_the_page_are_those_that_are_tried_here() -> None:
+    assert alerts().keys() == ALL
+
+
 def test_nothing_fires_while_all_is_well(tmp_path: Path) -> None:
     """
-    A standby among them, which knows no lag of its own.
+    A standby among them, which knows no lag of its own; and a relay.
     """
-    check(tmp_path, [scrape(orders()), scrape(standby()), PROVEN], set())
+    check(tmp_path, [scrape(orders()), scrape(standby()), refused(3), PROVEN], set())
 
 
 @pytest.mark.parametrize(
     ("state", "reason", "outlook", "firing"),
     [
         (State.PAUSED, Reason.OPERATOR, expecting(None, 7_200), True),
+        (State.PAUSED, Reason.OPERATOR, replace(expecting(None, 7_200), catch_up=Forecast.NEVER), True),
         (State.LAGGING, Reason.SOURCE_UNAVAILABLE, expecting(None, 7_200), True),
         (State.LAGGING, Reason.CATCHING_UP, expecting(3_601, 7_200), True),
         (State.LAGGING, Reason.CATCHING_UP, expecting(3_600, 7_200), False),
@@ -149,12 +200,31 @@ def test_a_copy_that_retention_will_overtake_is_told_whatever_keeps_it(
     check(tmp_path, [scrape(orders(partition)), scrape(standby()), PROVEN], {RETENTION} if firing else set())
 
 
+def test_a_topic_one_partition_of_which_has_an_unknown_pace_may_be_overtaken(tmp_path: Path) -> None:
+    """
+    Where all partitions of a topic share their series: that another one catches up soon is no reason to be
+    silent.
+    """
+    paused = a_partition(
+        "orders", 0, state=State.PAUSED, reason=Reason.OPERATOR, outlook=expecting(None, 7_200)
+    )
+    behind = a_partition("orders", 1, outlook=expecting(100, 2 * DAY))
+    together = scrape(orders(paused, behind), per_partition=False)
+
+    check(tmp_path, [together, scrape(standby()), PROVEN], {RETENTION})
+
+
 @pytest.mark.parametrize("compared", [[], [comparison(None, "failed")], [comparison(DAY + 60, "mismatch")]])
 def test_a_flow_that_was_never_proven_is_not_proven(tmp_path: Path, compared: list[bytes]) -> None:
     """
     Whether nothing compares it, or the comparisons never succeed, or they no longer do.
     """
     check(tmp_path, [scrape(orders()), scrape(standby()), *compared], {NOT_PROVEN})
+
+
+def test_a_flow_whose_mirrors_are_not_scraped_is_not_proven_either(tmp_path: Path) -> None:
+    check(tmp_path, [comparison(DAY + 60, "mismatch")], {NOT_PROVEN, NOBODY})
+    check(tmp_path, [comparison(None, "failed")], {NOT_PROVEN, NOBODY})
 
 
 def test_nobody_copies_where_no_mirror_says_so(tmp_path: Path) -> None:
@@ -206,7 +276,34 @@ def test_certificates_of_a_relay_expire_too(tmp_path: Path) -> None:
     """
     Mirrors find no way in when one of them has.
     """
-    relay = f'{catalogue.RELAY_CERT_EXPIRY.name}{{cert="listen"}} {NOW + 13 * DAY}\n'.encode()
+    expires = relay(SOURCE_KNOWN, f'{catalogue.RELAY_CERT_EXPIRY.name}{{cert="listen"}} {NOW + 13 * DAY}')
     mirror = scrape(orders(), Expiry("target", "client", NOW + 15 * DAY))
 
-    check(tmp_path, [mirror, scrape(standby()), PROVEN, relay], {EXPIRY})
+    check(tmp_path, [mirror, scrape(standby()), PROVEN, expires], {EXPIRY})
+
+
+def test_a_blocked_partition_is_told_and_so_is_one_whose_deletes_may_have_been_missed(tmp_path: Path) -> None:
+    blocked = a_partition("blocked", state=State.BLOCKED, reason=Reason.FOREIGN_WRITE)
+    compacted = a_partition("compacted", tombstone_headroom_seconds=0.0)
+
+    check(tmp_path, [scrape(orders(blocked, compacted)), scrape(standby()), PROVEN], {BLOCKED, DELETES})
+
+
+def test_records_that_were_given_up_are_told(tmp_path: Path) -> None:
+    """
+    Those of some minutes ago; not those of all time.
+    """
+    before, after = (scrape(orders(a_partition(lost_offsets=lost))) for lost in (3, 8))
+
+    check(tmp_path, [Change(before, after), scrape(standby()), PROVEN], {GIVEN_UP})
+    check(tmp_path, [after, scrape(standby()), PROVEN], set())
+
+
+def test_mirrors_with_different_settings_are_told(tmp_path: Path) -> None:
+    check(tmp_path, [scrape(orders()), scrape(standby(), settings="other"), PROVEN], {SETTINGS})
+
+
+def test_a_relay_that_refuses_somebody_or_has_no_source_is_told(tmp_path: Path) -> None:
+    refuses = Change(refused(0), refused(3))
+
+    check(tmp_path, [scrape(orders()), scrape(standby()), PROVEN, refuses, relay()], {REFUSES, WAITS})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 
 from checkpoint.errors import StateUnavailableError
 from checkpoint.flow_state import FlowState
@@ -199,6 +200,64 @@ async def test_a_repair_says_that_it_has_the_flow_until_it_ends(memory: FlowMemo
         await until(lambda: memory.owner is not None, "it has said so", 5)
 
     assert memory.owner is None
+
+
+class SlowLog(MemoryLog):
+    """What was sent to it lands some time later, also when nobody waits for the answer any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = asyncio.Event()
+        self.seconds = 0.0
+
+    async def append(self, batch: bytes) -> int:
+        self.sent.set()
+        return await asyncio.shield(self._land(batch))
+
+    async def _land(self, batch: bytes) -> int:
+        await asyncio.sleep(self.seconds)
+        return await super().append(batch)
+
+
+async def test_word_that_is_still_on_its_way_is_taken_back_after_it_has_arrived() -> None:
+    """
+    Else it lands between what was read of the state and what is written then, as if of somebody else.
+    """
+    slow = SlowLog()
+    state = FlowState(TopicStore(slow, writer=lambda: OURS))
+    await state.load()
+    await state.save_flow(FlowRecord(OURS.producer_id, 0, "source-id", "target-id", 0))
+    slow.seconds = 0.1
+    slow.sent.clear()
+
+    with structlog.testing.capture_logs() as logged:
+        async with announced(ClaimedOwner(OURS, OURS), FlowMemory(state), ""):
+            await slow.sent.wait()
+
+    assert [line["event"] for line in logged] == []
+    assert (await TopicStore(slow).load()).keys() == {"flow"}
+
+
+async def test_word_that_does_not_arrive_is_waited_for_no_longer_than_it_takes_to_take_it_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(announcing, "WITHDRAW_SECONDS", 0.05)
+    slow = SlowLog()
+    state = FlowState(TopicStore(slow, writer=lambda: OURS))
+    await state.load()
+    slow.seconds = 60.0
+    slow.sent.clear()
+    others = asyncio.all_tasks()
+
+    with structlog.testing.capture_logs() as logged:
+        async with announced(ClaimedOwner(OURS, OURS), FlowMemory(state), ""):
+            await slow.sent.wait()
+
+    assert [line["event"] for line in logged] == ["owner_not_withdrawn"]
+    left = asyncio.all_tasks() - others
+    assert {task.get_coro().__name__ for task in left} == {"_land"}, "only the broker has not ended"  # type: ignore[union-attr]
+    for task in left:
+        task.cancel()
 
 
 @pytest.mark.parametrize("how", ["it fails", "it is cancelled"])

@@ -12,13 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from mirror import service
 from mirror.cli import main as cli
 from mirror.cli import repairing
-from mirror.model import TopicPartition
+from mirror.config import Settings
+from mirror.model import FlowStatus, TopicPartition
 from mirror.repairing.model import Begun, Note, Repaired
 from spark_jobs.findings import Kind
 from spark_jobs.plan import PLAN, Beyond, PartitionPlan, Plan, plan_to_document
 from spark_jobs.window import Range
+from tests.unit.statuses import a_flow, a_partition
 
 RUN = Plan(run="r", flow="east", source_cluster_id="a", target_cluster_id="b", made_at_ms=0, partitions=())
 KEYS = ["größe"]
@@ -196,6 +199,7 @@ def test_a_partition_that_was_refused_is_not_said_to_go_on(
 
     assert code == 3
     assert "nothing more was written: others have written to it" in said
+    assert "stay where they are" not in said
     assert "reconcile again" not in said
 
 
@@ -213,6 +217,55 @@ def test_a_partition_that_was_refused_is_not_said_to_be_copied(
     assert code == 3
     assert "30 source offsets not at the target yet" in said
     assert "would be copied" not in said
+
+
+KEYED = replace(LOG, is_compacted=True, target_end=20, beyond_repair=[], pending=Range(20, 50))
+"""A compacted topic whose target has lost its end, or was made again and holds nothing."""
+
+
+@pytest.mark.parametrize(
+    "why_not",
+    [
+        "it keeps the source's offsets, and what is appended would shift what follows",
+        "the target topic was created again, and what it holds is no copy of this flow's",
+    ],
+)
+def test_nothing_is_copied_into_a_topic_of_which_a_partition_was_refused(
+    why_not: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    What is copied is whole topics, and to that partition nothing may be written. Other topics are copied.
+    """
+    neighbour = replace(KEYED, name=TopicPartition("orders", 1), pending=Range(7, 9))
+    other = replace(KEYED, name=TopicPartition("bills", 0), target_topic="bills", pending=Range(3, 5))
+    plans = (KEYED, neighbour, other)
+    (folder / PLAN).write_text(json.dumps(plan_to_document(replace(RUN, partitions=plans))))
+    copied: list[str] = []
+
+    async def repair(*_: object) -> Sequence[Repaired]:
+        return [Repaired(KEYED, why_not=why_not)]
+
+    async def run(settings: Settings, **_: object) -> FlowStatus:
+        copied.extend(settings.topics.include)
+        return a_flow(a_partition("bills", next_offset=5))
+
+    monkeypatch.setattr(repairing, "repair", repair)
+    monkeypatch.setattr(service, "run", run)
+
+    def said(*options: str) -> str:
+        assert cli.main(["repair", "--config", str(folder / "flow.yaml"), *options, str(folder)]) == 3
+        return " ".join(capsys.readouterr().out.split())
+
+    left = "not at the target yet: nothing is copied while a partition of the topic is refused"
+    looked, done = said(), said("--apply")
+
+    assert copied == ["bills"]
+    assert f"orders-0: 30 source offsets {left} orders-1: 2 source offsets {left}" in looked
+    assert f"orders-0: 30 source offsets {left} orders-1: 2 source offsets {left}" in done
+    assert "bills-0: 2 source offsets not at the target yet would be copied" in looked
+    assert "bills-0: 2 source offsets not at the target yet: ACTIVE" in done
+    noted = [json.loads(line) for line in (folder / "repairs.jsonl").read_text().splitlines()]
+    assert [(one["event"], one["topic"]) for one in noted] == [("copies", "bills"), ("copied", "bills")]
 
 
 @pytest.mark.parametrize("options", [["--accept"], ["--apply", "--accept"]])

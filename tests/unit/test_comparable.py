@@ -11,6 +11,7 @@ import pytest
 
 from checkpoint.flow_state import FlowState
 from checkpoint.model import PartitionRecord
+from mirror.acknowledged import Words
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo, TopicInfo
 from mirror.model import OffsetMode, TopicPartition
@@ -20,6 +21,7 @@ from mirror.sync.names import NamePolicy, TopicSelector
 from spark_jobs.documents import Scope
 from spark_jobs.window import ALL, Range
 from tests.harness.memory_store import MemoryStore
+from tests.unit.statuses import a_partition
 
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 TOPIC, ANOTHER = UUID(int=1), UUID(int=2)
@@ -209,5 +211,16 @@ async def test_how_far_a_topic_was_copied_that_was_made_again_at_the_target_is_n
 
     (log,) = scope.append_only
     assert log.window.target == Range(100, ends_at)
-    words = "its topic was created again at the target: how far it had been copied is not known"
+    words = "its topic was created again at the target: how far it was copied is not known"
     assert [words in why for _, why in why_not(scope)] == [True] * (not is_known)
+
+
+async def test_of_a_topic_that_was_made_again_a_mirror_may_know_how_far_it_had_been_copied() -> None:
+    of = comparable(Wanted())
+    of.state = await remembered(target_topic_id=ANOTHER)
+    end = a_partition("orders", 0, next_offset=150, target_log_end_offset=150)
+    of.words = Words("http://mirror", {ORDERS_0: end})
+
+    ((_, words),) = why_not(compared(of, told(Range(100, 200), Range(100, 150))))
+
+    assert "created again at the target: what the mirror had not copied is missing" in words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -285,7 +286,8 @@ def test_a_topic_is_as_bad_as_its_worst_partition() -> None:
 
 def test_a_topic_is_not_said_to_miss_nothing_where_that_is_not_known_of_all() -> None:
     """
-    What is known to be missing of some of them is told; the rest is counted.
+    What is known to be missing of some of them is told; the rest is counted. When all of it will be there is
+    known only of all, unless that is never.
     """
     names = ("twinsite_lag_seconds", "twinsite_lag_records", "twinsite_catch_up_seconds")
     in_time = Outlook(Forecast.EXPECTED, 0.0)
@@ -295,6 +297,7 @@ def test_a_topic_is_not_said_to_miss_nothing_where_that_is_not_known_of_all() ->
     paused = a_partition("orders", 1, state=State.PAUSED, lag_seconds=6.0, lag_records=None)
     late = Outlook(Forecast.EXPECTED, 5.0)
     behind = a_partition("orders", 1, lag_seconds=9.0, lag_records=7, outlook=late)
+    never = replace(behind, outlook=Outlook(Forecast.NEVER))
     unknown = [an_unknown_partition("orders", 2), an_unknown_partition("orders", 3)]
 
     def told(*partitions: PartitionStatus) -> list[float | None]:
@@ -305,7 +308,9 @@ def test_a_topic_is_not_said_to_miss_nothing_where_that_is_not_known_of_all() ->
     assert told(there, *unknown) == [None, None, None]
     assert told(there, held, *unknown) == [5, None, None]
     assert told(there, paused, *unknown) == [6, None, None]
-    assert told(there, behind, *unknown) == [9, 7, 5]
+    assert told(there, behind) == [9, 7, 5]
+    assert told(there, behind, *unknown) == [9, 7, None]
+    assert told(there, never, *unknown) == [9, 7, math.inf]
 
 
 def test_of_a_mirror_that_waits_at_its_start_no_partitions_are_counted() -> None:

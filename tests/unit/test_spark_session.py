@@ -52,8 +52,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (NO_JAVA, "JAVA_GATEWAY_EXITED", "Java 17 or newer, and takes the one in JAVA_HOME"),
         (NO_MASTER, "stopped SparkContext", "nothing answers at --master"),
         (OSError("no processes left"), "no processes left", "run it again"),
+        (ConnectionResetError("reset by peer"), "Java process has ended", "out of memory"),
     ],
-    ids=["no Java", "no master", "no process"],
+    ids=["no Java", "no master", "no process", "Java ends"],
 )
 def test_a_spark_that_does_not_start_is_an_error_of_ours_with_a_way_out(
     monkeypatch: pytest.MonkeyPatch, failure: Exception, says: str, hint: str
