@@ -212,7 +212,8 @@ def told(mirror: Twinsite, topic: str, said: dict[str, Any]) -> Callable[[], boo
         said.clear()
         said.update(partition(partitions(mirror), topic))
         outlook = said.get("outlook", {})
-        seconds = outlook.get("retention_loss_seconds")
-        return seconds is not None and seconds < TOLD_SECONDS and said["reason"] == "retention_near"
+        seconds, produced = outlook.get("retention_loss_seconds"), outlook.get("produced_per_second")
+        near = seconds is not None and seconds < TOLD_SECONDS and said["reason"] == "retention_near"
+        return near and produced is not None
 
     return asked
