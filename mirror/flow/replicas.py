@@ -150,5 +150,6 @@ def _checked(question: Question, fetched: Fetched, asking: Round) -> Fetched:
     if fetched.error_code:
         error = broker_error(fetched.error_code, f"{cluster.name}: Fetch of the last batch of {tp}")
         raise CorruptBatchError(want.offset, str(error)) if fetched.error_code == CORRUPT_MESSAGE else error
-    check_answer(fetched.records, Asked(want.offset, end=fetched.readable_end(asking.limits.isolation)))
+    asked = Asked(want.offset, end=fetched.readable_end(asking.limits.isolation))
+    check_answer(fetched.records, asked, fetched.high_watermark)
     return fetched
