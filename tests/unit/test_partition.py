@@ -816,6 +816,20 @@ def test_to_stand_by_does_not_show_that_record_times_are_kept() -> None:
     assert (copy.state, copy.reason) == (State.BLOCKED, Reason.APPEND_TIMES)
 
 
+def test_settings_that_keep_times_end_what_is_shown_while_a_batch_is_tried_and_nothing_is_left() -> None:
+    copy = stamped()
+    copy.heard(0, 102, 102)
+    copy.stop(State.BLOCKED, Reason.TARGET_UNAVAILABLE, "down", NOW)
+    copy.proceed(Proceed(101, 101, 41, 3, 101), OffsetMode.SAME, 0, NOW)
+
+    copy.times_are_kept()
+    going_on = (copy.state, copy.reason)
+    copy.heard(0, 102, 101)
+
+    assert going_on == (State.BLOCKED, Reason.TARGET_UNAVAILABLE)
+    assert (copy.state, copy.reason) == (State.ACTIVE, None)
+
+
 def test_who_says_go_on_ends_what_no_append_is_left_to_end() -> None:
     copy = stamped()
 
