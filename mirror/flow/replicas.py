@@ -27,6 +27,7 @@ from mirror.errors import (
     CorruptBatchError,
     EarlyBatchError,
     NotInMetadataError,
+    ThrottledError,
     TwinsiteError,
 )
 from mirror.flow.misplaced import Asked, check_answer
@@ -79,7 +80,7 @@ class Round:
             raise ConnectionFailedError(f"{cluster.name}: broker {node} could not be asked just before")
         try:
             return (await peek_all_at(cluster, node, {tp: want}, self.limits)).get(tp)
-        except NotInMetadataError:
+        except (NotInMetadataError, ThrottledError):
             raise
         except TwinsiteError:
             self.failed.add((cluster.name, node))

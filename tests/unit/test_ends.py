@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from checkpoint.errors import UntranslatableError
 from checkpoint.offset_map import OffsetMap
 from mirror.broker_codes import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE
-from mirror.errors import ConnectionFailedError, NotInMetadataError, TwinsiteError
+from mirror.errors import ConnectionFailedError, NotInMetadataError, ThrottledError, TwinsiteError
 from mirror.flow import ends, looking, replicas
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of, tail_of
@@ -136,6 +136,7 @@ class Clusters:
         unstable: How much of it lies behind the last stable offset, and is not in that end.
         grown: Where it ends from the second answer of the leader on.
         frozen: Brokers that do not answer, by cluster and broker.
+        throttled: Brokers that say nothing once, for a quota.
         unknown: Partitions whose topic is not in the metadata when their followers are asked.
         others: What a follower holds, where it is not what the leader holds, by cluster and broker.
         asked: What each leader was asked for.
@@ -157,6 +158,7 @@ class Clusters:
         self.grown: int | None = None
         self.unstable = 0
         self.frozen: set[tuple[str, int]] = set()
+        self.throttled: set[tuple[str, int]] = set()
         self.unknown: set[TopicPartition] = set()
         self.sent: list[tuple[str, int]] = []
         self.others: dict[tuple[str, int], memoryview | None] = {}
@@ -171,6 +173,9 @@ class Clusters:
         self.sent.append((cluster.name, node))
         if (cluster.name, node) in self.frozen:
             raise ConnectionFailedError(f"{cluster.name}: no answer from {node}")
+        if (cluster.name, node) in self.throttled:
+            self.throttled.remove((cluster.name, node))
+            raise ThrottledError(f"{cluster.name}: throttled by a quota")
         if node != LEADER and not self.unknown.isdisjoint(wants):
             raise NotInMetadataError(f"{cluster.name}: the topic is currently not in the metadata")
         want = next(iter(wants.values()))
@@ -803,6 +808,21 @@ async def test_a_topic_that_is_not_in_the_metadata_keeps_no_other_from_being_rea
     clusters = Clusters(None, rotten(batch), ())
     clusters.others.update(on("target", batch, batch))
     clusters.unknown = {tps[0]}
+    for module in (looking, replicas):
+        monkeypatch.setattr(module, "peek_all_at", clusters.peek_all_at)
+
+    tails = await last_batches(cast(Any, clusters.target), dict.fromkeys(tps, 20))
+
+    assert tails == {tps[0]: None, tps[1]: tail(batch)}
+
+
+async def test_a_broker_that_says_nothing_for_a_quota_is_asked_again_for_the_next_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch, tps = v2(RECORDS), [TopicPartition("orders", number) for number in range(2)]
+    clusters = Clusters(None, rotten(batch), ())
+    clusters.others.update(on("target", batch, None))
+    clusters.throttled = {("target", FOLLOWERS[0])}
     for module in (looking, replicas):
         monkeypatch.setattr(module, "peek_all_at", clusters.peek_all_at)
 
