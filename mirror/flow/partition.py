@@ -184,16 +184,17 @@ class PartitionCopy(Passage):
         Either the target replaces record times, or it takes the batch for a repeat of as many other records,
         because the source was compacted since those were sent. The answer does not tell which, nor does the
         position that a look finds. But in the second case the last record at the target is not the source's
-        at that position, and a look compares them (:mod:`mirror.flow.ends`).
+        at that position, and a look compares them (:mod:`mirror.flow.ends`). It does so at once for the first
+        such answer; every further one is followed by a pause.
 
         Args:
             current: False if the batch is of an older generation: what was decided since then stands, and the
                 look that is due takes note of the answer.
         """
-        self.stamped = True
+        further, self.stamped = self.stamped, True
         if not current:
             return
-        if self.state is State.BLOCKED:
+        if further and self.state is State.BLOCKED:
             self._stop_stamped(now)
         else:
             self.doubt(now)

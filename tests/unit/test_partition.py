@@ -761,6 +761,21 @@ def test_every_further_batch_that_is_stamped_is_followed_by_a_pause() -> None:
     assert copy.look_due_at > NOW + 10
 
 
+def test_the_first_batch_that_is_stamped_is_looked_at_at_once_also_while_something_else_is_shown() -> None:
+    """
+    It may be a repeat of other records: what a broker answers that was silent for long.
+    """
+    copy = proceeding(100)
+    copy.heard(0, 102, 102)
+    (only,) = sent(copy, batch(100))
+    copy.show_unanswered(Reason.TARGET_UNAVAILABLE, "silent")
+
+    copy.answered(only, appended=False, now=NOW)
+    copy.answered_with_other_time(NOW, current=True)
+
+    assert (copy.reason, copy.look_due_at) == (Reason.TARGET_UNAVAILABLE, NOW)
+
+
 def test_a_batch_that_keeps_its_times_shows_that_they_are_no_longer_replaced() -> None:
     copy = stamped()
 
