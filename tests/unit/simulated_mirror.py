@@ -305,7 +305,7 @@ class Process:
         else:
             self.keeper.forget(partition)
 
-    def reread(self, partition: PartitionCopy, bad: BatchError) -> None:
+    def reread(self, partition: PartitionCopy, bad: BatchError, node: int | None) -> None:
         raise AssertionError(bad)
 
     def stale(self, _: object) -> None:
