@@ -69,6 +69,14 @@ class NotInMetadataError(ConnectionFailedError):
     """A topic is not in the metadata just now: this says nothing of the brokers."""
 
 
+class ThrottledError(ConnectionFailedError):
+    """A broker answers, but with nothing: a quota is used up for now."""
+
+    hint = (
+        "the quota of the mirror's user, or client id, on that cluster is too low: raise consumer_byte_rate"
+    )
+
+
 class OtherClusterError(ConnectionFailedError):
     """An address, or a relay, leads to another cluster than before; others may lead to the right one."""
 

@@ -78,8 +78,8 @@ class Hooks(Protocol):
     def changed(self, partition: PartitionCopy) -> None:
         """The partition may want something else now: data, a send, the owner, a look."""
 
-    def reread(self, partition: PartitionCopy, bad: BatchError) -> None:
-        """A batch cannot be read from the replica it came from: try the others."""
+    def reread(self, partition: PartitionCopy, bad: BatchError, node: int | None) -> None:
+        """A batch cannot be read from ``node`` (None for the leader): try the other replicas."""
 
     def stale(self, cluster: Cluster) -> None:
         """A broker's answer shows that our metadata of its cluster is stale."""

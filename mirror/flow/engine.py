@@ -169,9 +169,9 @@ class Engine:
         if not self._crashed.done():
             self._crashed.set_exception(error)
 
-    def reread(self, partition: PartitionCopy, bad: BatchError) -> None:
-        """Try the other replicas for a batch that cannot be read on the leader."""
-        task = asyncio.get_running_loop().create_task(reread(self._flow, partition, bad))
+    def reread(self, partition: PartitionCopy, bad: BatchError, node: int | None) -> None:
+        """Try the other replicas for a batch that cannot be read on ``node``; None for the leader."""
+        task = asyncio.get_running_loop().create_task(reread(self._flow, partition, bad, node))
         self._rereading.add(task)
         task.add_done_callback(self._reread)
 

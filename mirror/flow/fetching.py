@@ -81,7 +81,7 @@ class FetchLane:
         self._purpose = f"fetch-{slot}"
         self._session = FetchSession()
         self._bytes_max: dict[Key, int] = {}
-        self._receiver = Receiver(flow, self._full)
+        self._receiver = Receiver(flow, self._full, node)
         self._members, self._crowded = self._receiver.members, self._receiver.crowded
         self._room = Room(flow, self._members)
         self._share = flow.limits.partition_fetch_bytes_max
@@ -302,16 +302,19 @@ class FetchLane:
         self._receiver.bad_batch(partition, key, CorruptBatchError(want.offset, words))
 
 
-async def reread(flow: Flow, partition: PartitionCopy, bad: BatchError) -> None:
+async def reread(flow: Flow, partition: PartitionCopy, bad: BatchError, bad_node: int | None = None) -> None:
     """Read on from another replica: a batch cannot be read from the one it came from.
 
     Consumers may read from in-sync followers (KIP-392). What they send is checked like any answer. Only when
     no replica has a good copy is the partition blocked, for what was wrong with the first one, and retried
     later.
+
+    Args:
+        bad_node: The broker it came from, which may no longer be the leader; None for the leader.
     """
     generation = partition.generation
     try:
-        found = await _elsewhere(flow, partition, bad)
+        found = await _elsewhere(flow, partition, bad, bad_node)
     finally:
         partition.rereading = False
     if partition.generation == generation:
@@ -332,10 +335,13 @@ class Replaced(NamedTuple):
     end: int
 
 
-async def _elsewhere(flow: Flow, partition: PartitionCopy, bad: BatchError) -> Intake | Replaced | None:
+async def _elsewhere(
+    flow: Flow, partition: PartitionCopy, bad: BatchError, bad_node: int | None
+) -> Intake | Replaced | None:
     """What the first replica with a good copy has from there on; None where no replica has one."""
-    leader = flow.source.info.leader(partition.tp)
-    for node in others_in_sync(flow.source, partition.tp, leader):
+    if bad_node is None:
+        bad_node = flow.source.info.leader(partition.tp)
+    for node in others_in_sync(flow.source, partition.tp, bad_node):
         about = {"cluster": flow.source.name, "partition": str(partition.tp), "node": node}
         try:
             found = await _read_once(flow, partition, node)

@@ -284,8 +284,7 @@ class _Taking:
         reached = self.reached
         check_place(header, next_offset, reached, inside=self._inside, end=self._end)
         self._sure = None
-        reaches_in = header.base_offset < reached and next_offset > self._wanted_from
-        if header.base_offset > reached or reaches_in:
+        if header.base_offset != reached and next_offset > self._wanted_from:
             intake = self.intake
             items, epochs = intake.items, intake.leader_epochs
             last = items[-1] if items else None

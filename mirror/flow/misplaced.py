@@ -72,27 +72,30 @@ def check_torn(rest: memoryview, reached: int) -> None:
             raise MisplacedBatchError(reached, f"it claims to begin at offset {base_offset}")
 
 
-def check_answer(records: memoryview, asked: Asked) -> None:
+def check_answer(records: memoryview, asked: Asked, high_watermark: int) -> None:
     """Check whether a broker may have given, for an offset, the batch that holds it.
 
-    Where compaction has removed that batch, a broker gives the next one. It also does so, or gives nothing at
-    the end of the log, if the batch is there and its header gives a lower offset. The cleaner leaves the last
-    segment alone, so at the end of a log something should always come. Elsewhere the two cannot be told apart
-    here.
+    Where compaction has removed that batch, a broker gives the next one, or nothing if none may be read. It
+    also does so if the batch is there and its header gives a lower offset. The two can be told apart only
+    where the batch is the log's last: the cleaner leaves the last segment alone. Elsewhere nothing may come
+    of a healthy log, too: a broker may leave out what it has to read from remote storage.
+
+    Args:
+        high_watermark: According to the answer. Where ``asked.end`` is below it, a transaction is open there,
+            and the cleaner may have removed what is before it.
 
     Raises:
         MisplacedBatchError: The first batch cannot be there, or the next one cannot follow it.
         EarlyBatchError: The first batch goes beyond the end of the log.
-        CorruptBatchError: There is nothing, though the log does not end before that offset.
+        CorruptBatchError: There is nothing, though the offset is the log's last.
     """
     first = next(walk(records), None)
     if first is None:
-        if asked.offset < asked.end:
+        if asked.offset + 1 == asked.end == high_watermark:
             raise CorruptBatchError(asked.offset, f"nothing is read there, but the log ends at {asked.end}")
         return
     header, view = first
     if header.magic < 0:
         return
     check_place(header, header.next_offset, asked.offset, inside=True, end=asked.end)
-    if header.base_offset > asked.offset:
-        check_torn(records[len(view) :], header.next_offset)
+    check_torn(records[len(view) :], header.next_offset)

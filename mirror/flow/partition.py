@@ -32,6 +32,8 @@ class PartitionCopy(Passage):
         read_to: Where the batch of the source that was last read ends; None if nothing was read.
         copied_elsewhere: Another mirror has copied it since this one last did. How far behind that copy is,
             and what the target has acknowledged to that mirror, is not known here.
+        stamped: An answer has shown that the target replaces record times; nothing has shown since that it no
+            longer does.
         topic_gone: The source no longer has the topic: nothing is missing, and nothing can be lost.
         waited_for_owner: The first and the last look (monotonic seconds) between which the owner has not
             moved, though it should have; None if it did, or had nothing to copy.
@@ -40,7 +42,6 @@ class PartitionCopy(Passage):
     __slots__ = (
         "_marks",
         "_retrying",
-        "_stamped",
         "copied_elsewhere",
         "detail",
         "doubtful_at",
@@ -58,6 +59,7 @@ class PartitionCopy(Passage):
         "source_high_watermark",
         "source_last_stable_offset",
         "source_log_start_offset",
+        "stamped",
         "state",
         "target",
         "told_at",
@@ -84,7 +86,7 @@ class PartitionCopy(Passage):
         self.rank = 0
 
         self._retrying = False
-        self._stamped = False
+        self.stamped = False
         self.rereading = False
         self.read_to: int | None = None
         self.doubtful_at: int | None = None
@@ -144,10 +146,10 @@ class PartitionCopy(Passage):
         if missing and (self.source_last_stable_offset or 0) <= decision.next_offset:
             self.source_last_stable_offset = None
         blocked = self.state is State.BLOCKED
-        if self._stamped and not (blocked and (missing or self.reason is Reason.APPEND_TIMES)):
+        if self.stamped and not (blocked and (missing or self.reason is Reason.APPEND_TIMES)):
             self._stop_stamped(now)
             return
-        self._retrying = blocked and (missing or self._stamped)
+        self._retrying = blocked and (missing or self.stamped)
         if self.state is not State.LAGGING and not self._retrying:
             self.state, self.reason, self.detail = State.ACTIVE, None, ""
 
@@ -171,8 +173,8 @@ class PartitionCopy(Passage):
         Where record times were replaced, only an append shows that they no longer are.
         """
         if appended:
-            self._stamped = False
-        if self._retrying and not self._stamped:
+            self.stamped = False
+        if self._retrying and not self.stamped:
             self._retrying = False
             self.state, self.reason, self.detail = State.ACTIVE, None, ""
 
@@ -182,19 +184,27 @@ class PartitionCopy(Passage):
         Either the target replaces record times, or it takes the batch for a repeat of as many other records,
         because the source was compacted since those were sent. The answer does not tell which, nor does the
         position that a look finds. But in the second case the last record at the target is not the source's
-        at that position, and a look compares them (:mod:`mirror.flow.ends`).
+        at that position, and a look compares them (:mod:`mirror.flow.ends`). It does so at once for the first
+        such answer; every further one is followed by a pause.
 
         Args:
             current: False if the batch is of an older generation: what was decided since then stands, and the
                 look that is due takes note of the answer.
         """
-        self._stamped = True
+        further, self.stamped = self.stamped, True
         if not current:
             return
-        if self.state is State.BLOCKED:
+        if further and self.state is State.BLOCKED:
             self._stop_stamped(now)
         else:
             self.doubt(now)
+
+    def times_are_kept(self) -> None:
+        """Note that, going by the target topic's settings, record times are not replaced, or no longer."""
+        self.stamped = False
+        end = self.source_last_stable_offset
+        if end is not None and self.next_offset is not None and self.next_offset >= end:
+            self._went_on()
 
     def _stop_stamped(self, now: float) -> None:
         words = (
@@ -217,7 +227,7 @@ class PartitionCopy(Passage):
             self.acknowledged_target_offset = None
         self.lost = None
         self.read_to = None
-        self._stamped = False
+        self.stamped = False
         self._unsettled.clear()
         self.attempts = 0
         self.look_due_at = now

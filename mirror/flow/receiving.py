@@ -85,14 +85,16 @@ class Receiver:
 
     Args:
         full: Whether so much of a partition waits that no more of it should come for now.
+        node: The broker they are read from; None where each is read from its leader.
     """
 
-    def __init__(self, flow: Flow, full: Callable[[PartitionCopy], bool]) -> None:
+    def __init__(self, flow: Flow, full: Callable[[PartitionCopy], bool], node: int | None = None) -> None:
         self.members: dict[Key, PartitionCopy] = {}
         self.crowded: set[Key] = set()
         self.sorting: set[Key] = set()
         self._flow = flow
         self._full = full
+        self._node = node
         self._bad_at: dict[Key, int] = {}
         self._early_at: dict[Key, int] = {}
 
@@ -242,7 +244,7 @@ class Receiver:
         if isinstance(error, CorruptBatchError):
             self._flow.instruments.count_crc_failure("source")
         partition.rereading = True
-        self._flow.hooks.reread(partition, error)
+        self._flow.hooks.reread(partition, error, self._node)
 
     def _replaced(self, partition: PartitionCopy, fetched: Fetched, offset: int) -> bool:
         """Whether what was read from a lower offset, for another mirror too, is not what was copied there."""

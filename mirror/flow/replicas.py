@@ -27,6 +27,7 @@ from mirror.errors import (
     CorruptBatchError,
     EarlyBatchError,
     NotInMetadataError,
+    ThrottledError,
     TwinsiteError,
 )
 from mirror.flow.misplaced import Asked, check_answer
@@ -79,7 +80,7 @@ class Round:
             raise ConnectionFailedError(f"{cluster.name}: broker {node} could not be asked just before")
         try:
             return (await peek_all_at(cluster, node, {tp: want}, self.limits)).get(tp)
-        except NotInMetadataError:
+        except (NotInMetadataError, ThrottledError):
             raise
         except TwinsiteError:
             self.failed.add((cluster.name, node))
@@ -150,5 +151,6 @@ def _checked(question: Question, fetched: Fetched, asking: Round) -> Fetched:
     if fetched.error_code:
         error = broker_error(fetched.error_code, f"{cluster.name}: Fetch of the last batch of {tp}")
         raise CorruptBatchError(want.offset, str(error)) if fetched.error_code == CORRUPT_MESSAGE else error
-    check_answer(fetched.records, Asked(want.offset, end=fetched.readable_end(asking.limits.isolation)))
+    asked = Asked(want.offset, end=fetched.readable_end(asking.limits.isolation))
+    check_answer(fetched.records, asked, fetched.high_watermark)
     return fetched

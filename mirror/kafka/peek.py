@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mirror.errors import ConnectionFailedError, NotInMetadataError
+from mirror.errors import NotInMetadataError, ThrottledError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.connection import Connection
 from mirror.kafka.failures import AUTHORIZATION_CODES, broker_error
@@ -41,7 +41,8 @@ async def peek(
         or did not fit into this answer: the first one asked for that has something always comes.
 
     Raises:
-        ConnectionFailedError: No answer, an answer that cannot be read, or an empty one because of a quota.
+        ThrottledError: The answer is empty because of a quota.
+        ConnectionFailedError: No answer, or an answer that cannot be read.
         BrokerError: It refuses the whole request; a refusal of one partition is in that partition's entry.
         UnsupportedVersionError: It does not speak the version of Fetch that is used.
     """
@@ -56,7 +57,7 @@ async def _ask(connection: Connection, wants: Mapping[Key, Want], limits: FetchL
     if answer.error_code:
         raise broker_error(answer.error_code, f"{connection.address}: Fetch")
     if answer.says_nothing:
-        raise ConnectionFailedError(f"{connection.address}: throttled by a quota for {answer.throttle_ms} ms")
+        raise ThrottledError(f"{connection.address}: throttled by a quota for {answer.throttle_ms} ms")
     return answer.partitions
 
 

@@ -175,7 +175,7 @@ class Follower:
         if not self.followed_once:
             self._flow.source.open_ahead(_leaders(chosen))
         copied = self._without_successors(chosen)
-        stamped = {p for p in self._engine.partitions.values() if p.reason is Reason.APPEND_TIMES}
+        stamped = {p for p in self._engine.partitions.values() if p.stamped}
         conflicts, _ = await both(self._topics.bring_up(copied), self._flow.source.refresh())
         self._take_up()
         self._take_successors(chosen)
@@ -300,11 +300,12 @@ class Follower:
         """Add new partitions, resume those that nothing holds up any more, and hold those with a conflict.
 
         Args:
-            stamped: Partitions whose target replaced record times before its settings were read.
+            stamped: Partitions whose target was seen to replace record times before its settings were read.
         """
         before, self._conflicts = self._conflicts, dict(_by_partition(chosen, conflicts))
         over = before.keys() - self._conflicts.keys()
-        over |= {p.tp for p in stamped if self._topics.keeps_times(p.target.topic)}
+        kept = [p for p in stamped if self._topics.keeps_times(p.target.topic)]
+        over |= {p.tp for p in kept if p.reason is Reason.APPEND_TIMES}
         successors = {p.tp.topic for p in self._engine.partitions.values() if _is_old(p, chosen)}
         for topic in chosen.values():
             for number in sorted(topic.partitions):
@@ -315,6 +316,10 @@ class Follower:
                 if tp in over and partition.state is State.BLOCKED:
                     self._engine.resume(partition)
                 self.hold(partition)
+        for partition in kept:
+            partition.times_are_kept()
+            if self._engine.partitions.get(partition.tp) is partition:
+                self._engine.changed(partition)
 
     def hold(self, partition: PartitionCopy) -> None:
         """Block a partition that has a conflict, even if an operator has just resumed it."""

@@ -124,7 +124,7 @@ class TargetTopics:
         source = await self._source.describe(chosen)
         not_ready = await self._source.unready(chosen, source)
         self._there = await describe(self._flow.target, [t for n, t in there.topics.items() if n in names])
-        self._stamping = frozenset(filter(self._replaces_times, self._there))
+        self._stamping = frozenset(filter(self._replaces_times, names))
         self._ownership.begin_pass(
             {self._policy.to_target(name): topic.topic_id for name, topic in chosen.items()},
             {name: topic.partitions for name, topic in self._there.items()},
@@ -150,9 +150,12 @@ class TargetTopics:
         return conflicts
 
     def _replaces_times(self, name: str) -> bool:
-        """Whether a target topic replaces record times, or did so when its settings were last read."""
-        topic = self._there[name]
-        if topic.unread:
+        """Whether a target topic replaces record times, or did so when its settings were last read.
+
+        Where the right to read them is gone it counts as keeping them, until an append shows otherwise.
+        """
+        topic = self._there.get(name)
+        if topic is None or topic.unread:
             return name in self._stamping and name not in self._times_kept
         return topic.configs.values.get(TIMESTAMP_TYPE) == APPEND_TIME
 

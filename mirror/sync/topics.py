@@ -291,7 +291,7 @@ def _plan_existing(
     changed = at_once if owned and target.in_turn else {}
     changes = _altered(existing.name, changed)
     left_alone = _altered(existing.name, {} if changed == found else found)
-    taken_back = settings.sync_configs and owned and not existing.unread
+    taken_back = TIMESTAMP_TYPE in changed or (settings.sync_configs and owned and not target.in_turn)
     overwriting = None if taken_back else _overwritten_times(topic, existing, target)
     if overwriting is not None:
         return TopicPlan(conflicts=(overwriting,), left_alone=left_alone)

@@ -346,8 +346,9 @@ class TargetLog:
         return ProducerState(0, self.memory[-1].last_sequence, self.coordinator_epoch)
 
     def fetch(self, offset: int) -> bytes:
-        """The batch that holds an offset, or the next one, and what follows."""
-        return b"".join(kept.data for kept in self.batches if kept.next_offset > offset)
+        """The batch that holds an offset, or the next one, and what follows, as far as it is replicated."""
+        readable = [kept for kept in self.batches if offset < kept.next_offset <= self.replicated]
+        return b"".join(kept.data for kept in readable)
 
 
 class State(MemoryLog):

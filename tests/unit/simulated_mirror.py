@@ -305,7 +305,7 @@ class Process:
         else:
             self.keeper.forget(partition)
 
-    def reread(self, partition: PartitionCopy, bad: BatchError) -> None:
+    def reread(self, partition: PartitionCopy, bad: BatchError, node: int | None) -> None:
         raise AssertionError(bad)
 
     def stale(self, _: object) -> None:
@@ -416,6 +416,7 @@ class Process:
 
 
 def fetched(process: Process, answer: simulated.Answer) -> Fetched:
+    """What the source answers."""
     source, isolation = process.logs.source, process.flow.limits.fetch.isolation
     return Fetched(
         process.copy.key,
@@ -427,6 +428,13 @@ def fetched(process: Process, answer: simulated.Answer) -> Fetched:
         answer.aborted if isolation is Isolation.READ_COMMITTED else [],
         memoryview(bytearray(answer.records)),
     )
+
+
+def fetched_copy(process: Process, want: Want) -> Fetched:
+    """What the target answers: no more than is replicated."""
+    target = process.logs.target
+    records = memoryview(bytearray(target.fetch(want.offset)))
+    return Fetched(process.copy.key, 0, target.replicated, target.replicated, target.start, None, [], records)
 
 
 # -- what is asked of brokers ------------------------------------------------------------------------
@@ -468,15 +476,15 @@ async def peek_all_at(
 ) -> dict[TopicPartition, Fetched]:
     await side.process.question()
     logs = side.process.logs
-    found: dict[TopicPartition, Fetched] = {}
+    came: dict[TopicPartition, Fetched] = {}
     for tp, want in wants.items():
         if side.is_source:
-            one = fetched(side.process, logs.source.fetch(want.offset, want.last_fetched_epoch, 3))
+            answer = logs.source.fetch(want.offset, want.last_fetched_epoch, 3)
+            came[tp] = fetched(side.process, answer)
         else:
-            one = fetched(side.process, simulated.Answer(0, None, [], logs.target.fetch(want.offset)))
-        if one.error_code or one.diverging or len(one.records):
-            found[tp] = one
-    return found
+            came[tp] = fetched_copy(side.process, want)
+    telling = {tp: one for tp, one in came.items() if one.error_code or one.diverging or len(one.records)}
+    return telling or came
 
 
 async def write_markers(

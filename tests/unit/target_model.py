@@ -178,7 +178,7 @@ class Hooks:
     def changed(self, partition: PartitionCopy) -> None:
         self.changes.append(partition)
 
-    def reread(self, partition: PartitionCopy, bad: BatchError) -> None:
+    def reread(self, partition: PartitionCopy, bad: BatchError, node: int | None) -> None:
         raise AssertionError(bad)
 
     def stale(self, cluster: object) -> None:

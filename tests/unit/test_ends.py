@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from checkpoint.errors import UntranslatableError
 from checkpoint.offset_map import OffsetMap
 from mirror.broker_codes import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE
-from mirror.errors import ConnectionFailedError, NotInMetadataError, TwinsiteError
+from mirror.errors import ConnectionFailedError, NotInMetadataError, ThrottledError, TwinsiteError
 from mirror.flow import ends, looking, replicas
 from mirror.flow.context import Flow
 from mirror.flow.ends import End, compare_ends, end_of, tail_of
@@ -133,8 +133,10 @@ class Clusters:
         diverging: What the source says of a log that is not what was copied, (epoch, end offset).
         code: With which error the source's leader answers.
         log_end: Where the source's log ends.
+        unstable: How much of it lies behind the last stable offset, and is not in that end.
         grown: Where it ends from the second answer of the leader on.
         frozen: Brokers that do not answer, by cluster and broker.
+        throttled: Brokers that say nothing once, for a quota.
         unknown: Partitions whose topic is not in the metadata when their followers are asked.
         others: What a follower holds, where it is not what the leader holds, by cluster and broker.
         asked: What each leader was asked for.
@@ -154,7 +156,9 @@ class Clusters:
         self.diverging: tuple[int, int] | None = None
         self.code, self.log_end = 0, 500
         self.grown: int | None = None
+        self.unstable = 0
         self.frozen: set[tuple[str, int]] = set()
+        self.throttled: set[tuple[str, int]] = set()
         self.unknown: set[TopicPartition] = set()
         self.sent: list[tuple[str, int]] = []
         self.others: dict[tuple[str, int], memoryview | None] = {}
@@ -169,6 +173,9 @@ class Clusters:
         self.sent.append((cluster.name, node))
         if (cluster.name, node) in self.frozen:
             raise ConnectionFailedError(f"{cluster.name}: no answer from {node}")
+        if (cluster.name, node) in self.throttled:
+            self.throttled.remove((cluster.name, node))
+            raise ThrottledError(f"{cluster.name}: throttled by a quota")
         if node != LEADER and not self.unknown.isdisjoint(wants):
             raise NotInMetadataError(f"{cluster.name}: the topic is currently not in the metadata")
         want = next(iter(wants.values()))
@@ -180,7 +187,8 @@ class Clusters:
         end = self.log_end
         if self.grown is not None and node == LEADER and cluster is self.source:
             self.log_end = self.grown
-        answer = Fetched(Key(b"t" * 16, 0), code, end, end, 0, diverging, aborted, records)
+        high_watermark = end + self.unstable
+        answer = Fetched(Key(b"t" * 16, 0), code, high_watermark, end, 0, diverging, aborted, records)
         return dict.fromkeys(wants, answer)
 
 
@@ -213,12 +221,13 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
         code: int = 0,
         log_end: int = 500,
         grown: int | None = None,
+        unstable: int = 0,
         others: Mapping[tuple[str, int], memoryview | None] | None = None,
     ) -> Stop | TwinsiteError | None:
         clusters = Clusters(source, target, aborted)
         clusters.diverging, clusters.code, clusters.log_end = diverging, code, log_end
         clusters.others.update(others or {})
-        clusters.grown = grown
+        clusters.grown, clusters.unstable = grown, unstable
         for module in (ends, replicas):
             monkeypatch.setattr(module, "peek_all_at", clusters.peek_all_at)
         end = End(ORDERS_0, at if target_at is None else target_at, at, epoch, tail(target))
@@ -612,6 +621,27 @@ async def test_a_batch_that_says_it_stands_elsewhere_is_not_taken_for_one_that_w
     assert [line["event"] for line in lines] == ["read_from_another_replica"]
 
 
+@pytest.mark.parametrize(
+    ("log_end", "unstable"),
+    [
+        pytest.param(500, 0, id="it is in remote storage, and another partition was read"),
+        pytest.param(20, 5, id="a marker that compaction has removed before a transaction that hangs"),
+    ],
+)
+async def test_where_nothing_is_read_before_the_end_of_a_log_that_is_no_damage(
+    held: Held, log_end: int, unstable: int
+) -> None:
+    """
+    No replica is asked, and nothing is said.
+    """
+    others = on("source", v2(moved(RECORDS, 0, 1_000)))
+
+    with capture_logs() as lines:
+        seen = await held(v2(RECORDS), None, log_end=log_end, unstable=unstable, others=others)
+
+    assert (seen, lines) == (None, [])
+
+
 async def test_a_batch_that_was_appended_after_the_broker_looked_where_the_log_ends_is_not_damaged(
     held: Held,
 ) -> None:
@@ -701,6 +731,32 @@ async def test_a_last_batch_that_compaction_has_removed_is_not_damaged(last: Las
     assert lines == []
 
 
+async def test_a_leader_that_gives_nothing_before_the_end_of_its_log_has_no_damaged_batch(last: Last) -> None:
+    """
+    Brokers read one partition of a request from remote storage, and leave the others empty.
+    """
+    with capture_logs() as lines:
+        assert await last(memoryview(b""), v2(RECORDS), log_end=28) is None
+
+    assert lines == []
+
+
+async def test_a_batch_that_says_it_stands_further_up_is_not_read_although_it_holds_the_offset(
+    last: Last,
+) -> None:
+    """
+    The next one, of a repair, begins before it ends: it is 10 to 19 and says 14 to 23.
+    """
+    batch, inserted = v2(RECORDS, producer=(4711, 0, 0)), bytes(v2(entries(20, 8)))
+    damaged = memoryview(bytearray(bytes(rotten(batch, BASE_OFFSET_AT, 2)) + inserted))
+
+    with capture_logs() as lines:
+        seen = await last(damaged, batch, log_end=28)
+
+    assert seen == tail(batch)
+    assert [line["event"] for line in lines] == ["read_from_another_replica"]
+
+
 async def test_a_follower_that_has_nothing_there_is_not_the_last_to_be_asked(last: Last) -> None:
     """
     Nor is the batch said to have been read from it.
@@ -752,6 +808,21 @@ async def test_a_topic_that_is_not_in_the_metadata_keeps_no_other_from_being_rea
     clusters = Clusters(None, rotten(batch), ())
     clusters.others.update(on("target", batch, batch))
     clusters.unknown = {tps[0]}
+    for module in (looking, replicas):
+        monkeypatch.setattr(module, "peek_all_at", clusters.peek_all_at)
+
+    tails = await last_batches(cast(Any, clusters.target), dict.fromkeys(tps, 20))
+
+    assert tails == {tps[0]: None, tps[1]: tail(batch)}
+
+
+async def test_a_broker_that_says_nothing_for_a_quota_is_asked_again_for_the_next_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch, tps = v2(RECORDS), [TopicPartition("orders", number) for number in range(2)]
+    clusters = Clusters(None, rotten(batch), ())
+    clusters.others.update(on("target", batch, None))
+    clusters.throttled = {("target", FOLLOWERS[0])}
     for module in (looking, replicas):
         monkeypatch.setattr(module, "peek_all_at", clusters.peek_all_at)
 

@@ -431,7 +431,7 @@ async def test_a_mistake_of_ours_while_other_replicas_are_asked_is_not_lost(
     engine = engine_of(Patient(), lambda _: 1)
     running = asyncio.create_task(engine.run())
 
-    engine.reread(partition(), CorruptBatchError(0, "its CRC is another one"))
+    engine.reread(partition(), CorruptBatchError(0, "its CRC is another one"), 1)
 
     with pytest.raises(ExceptionGroup) as ended:
         async with asyncio.timeout(SOON):

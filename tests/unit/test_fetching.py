@@ -108,9 +108,9 @@ class Quiet(Hooks):
         if partition.look_due_at is not None:
             self.doubted.set()
 
-    def reread(self, partition: PartitionCopy, bad: BatchError) -> None:
+    def reread(self, partition: PartitionCopy, bad: BatchError, node: int | None) -> None:
         assert self.flow is not None
-        self.rereads.append(asyncio.create_task(reread(self.flow, partition, bad)))
+        self.rereads.append(asyncio.create_task(reread(self.flow, partition, bad, node)))
 
 
 async def test_a_length_that_cannot_be_true_blocks_the_partition(monkeypatch: Any) -> None:
@@ -693,6 +693,24 @@ async def test_a_replica_that_has_other_records_than_were_copied_says_so(monkeyp
     assert (copy.state, copy.reason) == (State.DIVERGED, Reason.SOURCE_TRUNCATED)
     assert "copied up to 100, but the source's leader epoch 1 ends at 90" in copy.detail
     assert not copy.pending
+
+
+async def test_the_new_leader_is_asked_where_the_former_one_has_the_batch_damaged(monkeypatch: Any) -> None:
+    """
+    The metadata are newer than the answer; and the former one, a follower now, is not asked again.
+    """
+    led_by_2 = PartitionInfo(2, 1, (1, 2), (1, 2))
+    source, hooks = Replicas({1: ROTTEN, 2: bytes(v2(entries(0, 3)))}), Quiet()
+    source.info = SimpleNamespace(partition=lambda _: led_by_2, leader=lambda _: 2)
+    source.may_answer.set()
+    monkeypatch.setattr(fetching, "peek", source.peek)
+    copy, lane, _ = reading(source, hooks)
+
+    running = asyncio.create_task(lane.run())
+    await until(lambda: copy.batch_ready or hooks.blocked.is_set(), "the others were asked", SOON)
+    running.cancel()
+
+    assert (copy.state, copy.fetch_offset) == (State.ACTIVE, 3)
 
 
 async def test_a_replica_that_does_not_know_the_last_leader_epoch_is_passed_over(monkeypatch: Any) -> None:

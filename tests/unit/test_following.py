@@ -461,3 +461,33 @@ async def test_settings_that_keep_record_times_end_what_the_answer_to_an_append_
 
     assert stays == (began == "during the pass")
     assert (partition.state is State.ACTIVE) == (began == "before the pass")
+
+
+@pytest.mark.parametrize("meanwhile", ["another mirror copies", "a broker does not answer"])
+async def test_settings_that_keep_record_times_end_it_too_where_something_else_is_shown(
+    meanwhile: str,
+) -> None:
+    """
+    Once that has passed, the partition would be held though nothing replaces times any more: for example when
+    this mirror takes over weeks later.
+    """
+    source, target, engine = Shown("source", orders=SHORT), Shown("target"), Engine()
+    follower = follower_of(source, target, engine)
+    await follower.follow()
+    partition = engine.partitions[ORDERS_0]
+    look = partial(partition.proceed, Proceed(10, 10, 5, 0, 10), OffsetMode.SAME, 0, 0.0)
+    look()
+    partition.answered_with_other_time(0.0, current=True)
+    look()
+    if meanwhile == "another mirror copies":
+        partition.stand_by(0.0, 5.0, meanwhile)
+    else:
+        partition.stop(State.BLOCKED, Reason.TARGET_UNAVAILABLE, meanwhile, 5.0)
+    shown = partition.state, partition.reason
+
+    await follower.follow()
+    stays = (partition.state, partition.reason) == shown
+    look()
+
+    assert stays
+    assert (partition.state, partition.reason) == (State.ACTIVE, None)

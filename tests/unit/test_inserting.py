@@ -118,12 +118,18 @@ class Target:
     async def peek_at(
         self, _cluster: Any, _node: int, wants: Mapping[TopicPartition, Want], *_: object
     ) -> dict[TopicPartition, Fetched]:
+        came = await self.peek_all_at(_cluster, _node, wants)
+        return {tp: one for tp, one in came.items() if len(one.records)}
+
+    async def peek_all_at(
+        self, _cluster: Any, _node: int, wants: Mapping[TopicPartition, Want], *_: object
+    ) -> dict[TopicPartition, Fetched]:
         [(tp, want)] = wants.items()
         assert want.offset >= self.start, "a broker refuses what lies before the log's start"
         end = self.high_watermark
         found = b"".join(bytes(view) for _, to, view in self._batches if want.offset < to <= end)
         records = memoryview(bytearray(found))
-        return {tp: Fetched(Key(b"t" * 16, 0), 0, end, end, self.start, None, [], records)} if found else {}
+        return {tp: Fetched(Key(b"t" * 16, 0), 0, end, end, self.start, None, [], records)}
 
     def version(self, *_: object) -> int:
         return VERSION
@@ -146,7 +152,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Target:
     one = Target()
     monkeypatch.setattr(looking, "list_offsets", one.list_offsets)
     monkeypatch.setattr(looking, "describe_producer", one.describe_producer)
-    monkeypatch.setattr(looking, "peek_all_at", one.peek_at)
+    monkeypatch.setattr(looking, "peek_all_at", one.peek_all_at)
     monkeypatch.setattr(reading, "peek_at", one.peek_at)
     return one
 

@@ -357,7 +357,7 @@ async def test_up_to_the_last_word_of_its_relay_an_idle_partition_was_complete(l
 class Rereading(Hooks):
     """Other replicas are asked for a bad batch."""
 
-    def reread(self, partition: PartitionCopy, bad: BatchError) -> None:
+    def reread(self, partition: PartitionCopy, bad: BatchError, node: int | None) -> None:
         """They have not answered yet."""
 
 

@@ -168,6 +168,19 @@ def test_an_answer_that_was_asked_for_further_down_is_held_against_that() -> Non
     assert (intake.error.offset, intake.items) == (BEGIN, [])
 
 
+def test_a_batch_asked_for_only_to_see_the_one_behind_it_is_not_taken_back_where_it_follows_a_gap() -> None:
+    """
+    Nothing of it was taken: the words would blame it.
+    """
+    alone = [v2(entries(BEGIN - 2, 2)), *rotten(sound(), 0, 5)]
+
+    intake = taken(alone, offset=BEGIN - 5, whole=False)
+
+    assert isinstance(intake.error, MisplacedBatchError)
+    assert (intake.error.offset, intake.items) == (BEGIN, [])
+    assert intake.error.words.startswith("it claims")
+
+
 def test_a_batch_beyond_the_end_that_was_told_may_only_be_early() -> None:
     """
     A broker looks at the end of its log before it reads: an error of its own, that a second answer confirms.

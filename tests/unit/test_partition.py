@@ -761,6 +761,21 @@ def test_every_further_batch_that_is_stamped_is_followed_by_a_pause() -> None:
     assert copy.look_due_at > NOW + 10
 
 
+def test_the_first_batch_that_is_stamped_is_looked_at_at_once_also_while_something_else_is_shown() -> None:
+    """
+    It may be a repeat of other records: what a broker answers that was silent for long.
+    """
+    copy = proceeding(100)
+    copy.heard(0, 102, 102)
+    (only,) = sent(copy, batch(100))
+    copy.show_unanswered(Reason.TARGET_UNAVAILABLE, "silent")
+
+    copy.answered(only, appended=False, now=NOW)
+    copy.answered_with_other_time(NOW, current=True)
+
+    assert (copy.reason, copy.look_due_at) == (Reason.TARGET_UNAVAILABLE, NOW)
+
+
 def test_a_batch_that_keeps_its_times_shows_that_they_are_no_longer_replaced() -> None:
     copy = stamped()
 
@@ -814,6 +829,20 @@ def test_to_stand_by_does_not_show_that_record_times_are_kept() -> None:
     copy.proceed(Proceed(102, 102, 42, 3, 102), OffsetMode.SAME, 0, NOW)
 
     assert (copy.state, copy.reason) == (State.BLOCKED, Reason.APPEND_TIMES)
+
+
+def test_settings_that_keep_times_end_what_is_shown_while_a_batch_is_tried_and_nothing_is_left() -> None:
+    copy = stamped()
+    copy.heard(0, 102, 102)
+    copy.stop(State.BLOCKED, Reason.TARGET_UNAVAILABLE, "down", NOW)
+    copy.proceed(Proceed(101, 101, 41, 3, 101), OffsetMode.SAME, 0, NOW)
+
+    copy.times_are_kept()
+    going_on = (copy.state, copy.reason)
+    copy.heard(0, 102, 101)
+
+    assert going_on == (State.BLOCKED, Reason.TARGET_UNAVAILABLE)
+    assert (copy.state, copy.reason) == (State.ACTIVE, None)
 
 
 def test_who_says_go_on_ends_what_no_append_is_left_to_end() -> None:

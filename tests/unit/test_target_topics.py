@@ -850,3 +850,22 @@ async def test_a_topic_that_replaces_times_is_held_until_its_settings_can_be_rea
 
     assert held == [Reason.APPEND_TIMES] * 3
     assert not over
+
+
+async def test_a_pass_that_does_not_see_a_topic_does_not_forget_that_it_replaces_times() -> None:
+    """
+    In the next one its settings may not be read yet.
+    """
+    source = Cluster("source", orders=SHORT)
+    target = Cluster("target", orders=SHORT | {"message.timestamp.type": "LogAppendTime"})
+    side = Side(source, target)
+    side.look(side.begin())
+    target.refuses = True
+    await side.pass_by()
+
+    target.hidden = {"orders"}
+    await side.pass_by()
+    target.hidden, target.unknown = set(), {"orders": 1}
+    unread = await side.topics.bring_up(source.topics)
+
+    assert unread["orders"].reason is Reason.APPEND_TIMES

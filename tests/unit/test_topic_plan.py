@@ -572,6 +572,21 @@ def test_a_topic_the_flow_does_not_own_and_that_replaces_times_is_refused() -> N
     assert (made.alter_configs, [c.reason for c in made.conflicts]) == ((), [Reason.APPEND_TIMES])
 
 
+@pytest.mark.parametrize("why", ["source not allowed", "source unread", "held"])
+def test_a_topic_of_the_flow_that_replaces_times_and_is_not_put_right_is_refused(why: str) -> None:
+    """
+    Nothing is changed without the source's settings, nor while the topic is prepared.
+    """
+    ours = TopicFacts("orders", 4, 1, configs(DEFAULTS_4, message_timestamp_type="LogAppendTime"))
+    source = a_topic() if why == "held" else TopicFacts("orders", 4, 1, unread="x" * (why == "source unread"))
+    held = OWNED if why == "held" else frozenset[str]()
+    target = Target({"orders": ours}, 1, DEFAULTS_4, held=held, owned=OWNED, settled=OWNED)
+
+    made = plan_topics([source], target, NamePolicy(""), TopicsSettings(include=(".*",)))
+
+    assert (made.alter_configs, [c.reason for c in made.conflicts]) == ((), [Reason.APPEND_TIMES])
+
+
 def test_settings_in_step_are_set_changed_and_taken_off() -> None:
     """
     Excluded ones at the target stay as they are.
