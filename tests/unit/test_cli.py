@@ -546,6 +546,8 @@ HUNG_UP = (
     "main(sys.argv[1:])\n"
 )
 """A mirror that gets the signal by which many services read their settings again."""
+AS_STARTED_BY = "import signal\nsignal.signal(signal.SIGHUP, signal.{})\n"
+"""What starts it decides what the signal does at first, and these tests may run under nohup."""
 
 
 def test_a_service_goes_on_after_a_hangup_and_says_what_it_does_not_do() -> None:
@@ -553,7 +555,7 @@ def test_a_service_goes_on_after_a_hangup_and_says_what_it_does_not_do() -> None
     It reads no settings again, but it must not end either: systemd takes that end for a success, and starts
     nothing.
     """
-    ended = hung_up_without_terminal(HUNG_UP)
+    ended = hung_up_without_terminal(AS_STARTED_BY.format("SIG_DFL") + HUNG_UP)
 
     assert ended.stdout.startswith(b"goes on\n"), ended
     assert b"settings_not_read_again" in ended.stderr
@@ -568,9 +570,7 @@ def test_a_hangup_that_is_to_be_ignored_is_ignored() -> None:
     """
     As nohup wants it.
     """
-    ended = hung_up_without_terminal(
-        "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + HUNG_UP
-    )
+    ended = hung_up_without_terminal(AS_STARTED_BY.format("SIG_IGN") + HUNG_UP)
 
     assert ended.stdout.startswith(b"goes on\n"), ended
     assert b"settings_not_read_again" not in ended.stderr
@@ -586,7 +586,7 @@ def test_a_mirror_ends_with_its_terminal(log: str) -> None:
     """
     A window that is closed leaves no mirror behind.
     """
-    command = (sys.executable, "-c", IN_A_WINDOW + log + HUNG_UP)
+    command = (sys.executable, "-c", IN_A_WINDOW + log + AS_STARTED_BY.format("SIG_DFL") + HUNG_UP)
     with on_terminal("mirror", *CLUSTERS, "--topics", "a", lines=24, columns=80, command=command) as seen:
         code = seen.finished()
 
