@@ -69,6 +69,7 @@ class Engine:
         self._was_owner = False
         self._ask_at = 0.0
         self._succession = Succession()
+        self._repeats = Repeats()
         self._shown: dict[PartitionCopy, tuple[State, Reason | None]] = {}
 
     def wire(
@@ -314,11 +315,9 @@ class Engine:
         """Whether we are the owner, with its state read; takes over from an owner that seems to be gone."""
         if not self._owner.held:
             await self._refresh(False)
-            if not await self._owner_seems_gone():
+            if not await self._owner_seems_gone() or not await self._claimed():
                 self._was_owner = False
                 return False
-            log.warning("taking_over", transactional_id=self._owner.transactional_id)
-            await self._owner.claim(patience_seconds=0.0)  # the next look asks again whose the right is
             self._count_from_what_is_known()
             self._look_at(lambda p: p.state is State.STANDBY or p.copying)
             self._look_anew()
@@ -326,6 +325,25 @@ class Engine:
         await self._refresh(is_owner and self._was_owner)
         self._was_owner = is_owner
         return is_owner
+
+    async def _claimed(self) -> bool:
+        """Claim the right, in one attempt; False if that fails for now: the next look asks again whose it is.
+
+        Until then partitions are followed as before, so that the owner's silence goes on to count.
+
+        Raises:
+            TwinsiteError: The claim fails for good.
+        """
+        try:
+            await self._owner.claim(patience_seconds=0.0)
+        except TwinsiteError as error:
+            if not error.retriable:
+                raise
+            warn_repeated(log, self._repeats, "claim", "right_not_claimed", error=str(error))
+            return False
+        self._repeats.forget("claim")
+        log.warning("taking_over", transactional_id=self._owner.transactional_id)
+        return True
 
     async def _owner_seems_gone(self) -> bool:
         holder, now = await self._owner.holder(), time.monotonic()
@@ -382,7 +400,7 @@ class Engine:
 
     def _look_anew(self) -> None:
         """Look whether losses still wait for a decision, as it may have been taken at the mirror that copied;
-        and whether what was fenced off still is, as our epoch is a newer one now.
+        and whether what was fenced off still is, as the flow's state may know a newer epoch by now.
         """
         now = time.monotonic()
         for partition in self.partitions.values():

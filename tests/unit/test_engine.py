@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from mirror.errors import ConnectionFailedError, CorruptBatchError
+from mirror.errors import ConnectionFailedError, CorruptBatchError, NotAuthorizedError, TwinsiteError
 from mirror.flow import engine as engine_module
 from mirror.flow.append_lanes import AppendLanes
 from mirror.flow.engine import Engine
@@ -32,10 +32,14 @@ class Claimable(Right):
         super().__init__()
         self.held = False
         self.claims = 0
+        self.refusals: list[TwinsiteError] = []
 
     async def claim(self, *, patience_seconds: float) -> None:
         assert patience_seconds == 0, "before each attempt it is asked whose the right is"
-        self.held, self.claims = True, self.claims + 1
+        self.claims += 1
+        if self.refusals:
+            raise self.refusals.pop()
+        self.held = True
 
 
 class Patient:
@@ -192,6 +196,35 @@ async def test_an_owner_that_does_not_write_again_a_state_that_was_deleted_is_ta
 
     assert right.claims == claims
     assert settler.is_owner is bool(claims)
+
+
+async def test_a_claim_that_fails_for_now_is_made_again_by_the_next_look() -> None:
+    """
+    Partitions are followed meanwhile: if they were refused, the owner would have to be silent as long again.
+    """
+    settler, right = Patient(), Claimable()
+    right.refusals = [ConnectionFailedError("the coordinator does not answer")] * 2
+    engine = engine_of(settler, lambda tp: tp.partition, right, time.monotonic() - 6)
+    engine.add(copy := partition(1))
+
+    await eventually(lambda: right.held, engine.run())
+
+    assert (right.claims, copy.attempts) == (3, 0)
+    assert len(settler.looks) >= 2
+
+
+async def test_a_claim_that_fails_for_good_is_shown() -> None:
+    """
+    Nothing but an operator ends that, and nobody may be copying.
+    """
+    right = Claimable()
+    right.refusals = [NotAuthorizedError("the mirror may not write as flow-x")]
+    engine = engine_of(Patient(), lambda tp: tp.partition, right, time.monotonic() - 6)
+    engine.add(copy := partition(1))
+
+    await eventually(lambda: copy.attempts > 0, engine.run())
+
+    assert "may not write" in copy.detail
 
 
 async def test_who_takes_over_looks_again_whether_a_loss_still_waits_for_a_decision() -> None:
