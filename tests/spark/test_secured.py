@@ -200,7 +200,7 @@ def on(topic: str, operation: str) -> Grant:
         ("source", on_orders("Describe", "DescribeConfigs"), 1, "orders.eu-0: not authorized to read it: Re"),
         ("source", on_orders("Read"), 1, "orders.eu-0: not authorized to read cleanup.policy: DescribeConf"),
         ("source", [on("orders.us", "Describe")], 1, "orders.eu-0: the source does not list it"),
-        ("source", [], 2, "a topic without Describe is hidden"),
+        ("source", [], 2, "a topic without Describe, or outside the mirror's role at a relay, is hidden"),
         ("target", [*on_orders("Describe"), on(STATE, "Read")], 1, "Read on orders.eu is needed at the targ"),
         ("target", [on(STATE, "Read")], 1, "orders.eu-0: the target has no such partition, or Describe is "),
         (

@@ -36,13 +36,14 @@ class Builder:
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a Java and the jars."""
+    """A folder with a Java and the jars. No session is active, also where tests before have left one."""
     (tmp_path / "bin").mkdir()
     for name in ("bin/java", *JARS):
         (tmp_path / name).touch(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr(sessions.SparkSession, "getActiveSession", lambda: None)
     return tmp_path
 
 
