@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
 
 from mirror.errors import TwinsiteError
 from spark_jobs import session as sessions
@@ -43,7 +44,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
-    monkeypatch.setattr(sessions.SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     return tmp_path
 
 
