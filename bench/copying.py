@@ -74,6 +74,8 @@ async def compete(
 ) -> Runs:
     """Let contestants copy the data of a case, round by round, between two new brokers.
 
+    Each round begins with another contestant: whoever comes first in a round is a tenth slower.
+
     Args:
         target_alone: The target has a core of its own, and all others share the rest, as if it ran on another
             machine. Otherwise what a contestant uses is taken from the broker it writes to.
@@ -89,11 +91,17 @@ async def compete(
             for name in WARM_UP:
                 await _one(job, CONTESTANTS[name])
             for turn in range(rounds):
-                for name, contestant in contestants.items():
-                    run = await _one(job, contestant)
+                for name in rotated(list(contestants), turn):
+                    run = await _one(job, contestants[name])
                     runs[name].append(run)
                     click.echo(f"round {turn + 1}, {name}: {run.megabytes_per_second:.0f} MB/s", err=True)
     return runs
+
+
+def rotated(names: Sequence[str], turn: int) -> list[str]:
+    """The order of a round, counted from 0: each begins one name later."""
+    first = turn % len(names)
+    return [*names[first:], *names[:first]]
 
 
 @contextmanager

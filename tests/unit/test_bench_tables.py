@@ -90,3 +90,12 @@ def test_what_stands_is_read_as_it_was_saved(rounds: int) -> None:
     assert found.latency == dict.fromkeys((OURS, DEFAULT, TUNED), ROUNDS[:rounds])
     assert found.idle_core_percent == [1.0, 9.0, 2.0][:rounds]
     assert (found.resident_megabytes, found.peak_megabytes) == ([110.0, 118.5, 112.4], 121.0)
+
+
+def test_each_round_begins_with_another_contestant() -> None:
+    """
+    Who comes first is slower.
+    """
+    orders = [copying.rotated(["a", "b", "c"], turn) for turn in range(4)]
+
+    assert orders == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"], ["a", "b", "c"]]
