@@ -83,7 +83,8 @@ class Copy:
         tp, sequence = TopicPartition(self.topic, key.partition), self.sequences[key.partition]
         sealed: deque[tuple[TopicPartition, memoryview]] = deque()
         for header, view in walk(records):
-            assert crc_matches(header, view)
+            if not crc_matches(header, view):
+                raise click.ClickException(f"{tp}: a batch is damaged")
             seal(view, self.token.producer_id, self.token.epoch, sequence)
             sequence += header.records
             sealed.append((tp, view))

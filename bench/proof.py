@@ -196,8 +196,8 @@ def _of_sparks_source(spark: SparkSession, cluster: Cluster, scope: Scope) -> Da
 
 def _matches(sites: Sites, scope: Scope) -> None:
     found = compare(sites, scope)
-    assert found
-    assert all(one.is_match for one in found), "the copy was made the same"
+    if not found or not all(one.is_match for one in found):
+        raise click.ClickException("the comparison finds differences; the copy was made the same")
 
 
 def _joined(source: DataFrame, target: DataFrame) -> None:
@@ -206,7 +206,8 @@ def _joined(source: DataFrame, target: DataFrame) -> None:
     here = source.select(*key, F.struct(*content).alias("here"))
     there = target.select(*key, F.struct(*content).alias("there"))
     both = here.join(there, key, "full_outer")
-    assert both.where(~F.col("here").eqNullSafe(F.col("there"))).isEmpty()
+    if not both.where(~F.col("here").eqNullSafe(F.col("there"))).isEmpty():
+        raise click.ClickException("the join finds differences; the copy was made the same")
 
 
 def _driver(spark: SparkSession) -> int:

@@ -77,9 +77,9 @@ FLOW_START = _gauge(
 )
 OWNER = _gauge("owner", FLOW, "1 while this mirror owns the flow and may copy it, 0 while it stands by.")
 FENCING_EPOCH = _gauge("fencing_epoch", FLOW, "Producer epoch with which the flow writes to the target.")
-BYTES_COPIED = _counter(
-    "bytes_copied_total",
-    ("flow", "direction", "encoding"),
+BYTES_ON_WIRE = _counter(
+    "bytes_on_wire_total",
+    ("flow", "direction"),
     "Bytes on the wire, received from the source or sent to the target: mostly record batches.",
 )
 LINK_RTT = _gauge(
@@ -212,7 +212,7 @@ CRC_FAILURES = _counter(
 
 FLOW_METRICS = (
     *(BUILD_INFO, FLOW_INFO, FLOW_START, OWNER, FENCING_EPOCH),
-    *(BYTES_COPIED, LINK_RTT, PEER_CLOCK_SKEW, TOPICS_IGNORED, PARTITIONS, PARTITIONS_MAPPED),
+    *(BYTES_ON_WIRE, LINK_RTT, PEER_CLOCK_SKEW, TOPICS_IGNORED, PARTITIONS, PARTITIONS_MAPPED),
     *(LAG_UNKNOWN, FLOW_BACKLOG),
 )
 OFFSET_METRICS = (NEXT_OFFSET, SOURCE_LOG_START, SOURCE_HIGH_WATERMARK, SOURCE_LAST_STABLE, TARGET_LOG_END)

@@ -34,8 +34,6 @@ CLUSTERS = ("source", "target")
 AUTH_REASONS = ("login", "tls")
 TOPIC_CHARACTERS_MAX = 79
 """In an exemplar: OpenMetrics allows 128 for all names and values, of which the others may take 49."""
-ENCODING_BATCH = "batch"
-"""Record batches as they are in the log; links of other kinds would have other encodings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +193,9 @@ class FlowCollector(Collector):
         return family
 
     def _bytes(self, status: FlowStatus) -> Family:
-        family = self._family(catalogue.BYTES_COPIED)
+        family = self._family(catalogue.BYTES_ON_WIRE)
         for direction, count in (("fetched", status.bytes_fetched), ("appended", status.bytes_appended)):
-            _add(family, {"flow": status.flow, "direction": direction, "encoding": ENCODING_BATCH}, count)
+            _add(family, {"flow": status.flow, "direction": direction}, count)
         return family
 
     def _counts(self, status: FlowStatus) -> Family:

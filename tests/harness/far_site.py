@@ -58,7 +58,7 @@ def far_site(*, mbit_per_second: float, one_way_seconds: float) -> Iterator[FarS
                 link = stack.enter_context(wan(seed=7))
             except (OSError, subprocess.CalledProcessError) as error:
                 reason = f"the system does not allow it: {error}"
-        yield _next_door(reason) if reason else _over(link, mbit_per_second, one_way_seconds)
+        yield next_door(reason) if reason else _over(link, mbit_per_second, one_way_seconds)
 
 
 def _over(link: Wan, mbit_per_second: float, one_way_seconds: float) -> FarSite:
@@ -68,5 +68,6 @@ def _over(link: Wan, mbit_per_second: float, one_way_seconds: float) -> FarSite:
     return FarSite(says, Site(link.home), Site(link.far, link.inside), rate, link)
 
 
-def _next_door(reason: str) -> FarSite:
+def next_door(reason: str) -> FarSite:
+    """A site on this machine, where there is no link, and why there is none."""
     return FarSite(f"loopback (no emulated link: {reason})")

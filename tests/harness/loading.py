@@ -142,7 +142,8 @@ def load_log(bootstrap: str, topic: str, entries: Iterable[Entry]) -> None:
 
 
 def _reader(bootstrap: str, isolation: str) -> Consumer:
-    return Consumer({"bootstrap.servers": bootstrap, "group.id": "loader", "isolation.level": isolation})
+    settings = {"bootstrap.servers": bootstrap, "group.id": "loader", "isolation.level": isolation}
+    return Consumer({**settings, "log_level": 0})
 
 
 def _wait_for_markers(bootstrap: str, topic: str) -> None:

@@ -40,6 +40,8 @@ SILENT = ("addrgenmode", "none") if Path("/proc/sys/net/ipv6").exists() else ()
 NUMBERS, STEP = 16_000, 4_001
 HOMES = "10.64.0.0/10"
 """The network with the addresses of all links: brokers at the end of one may belong to another, too."""
+OWN_GROUP = 0
+"""Of processes that Ctrl-C does not reach: a link that is put away is gone as a whole."""
 TO_NEAR, TO_FAR = 0, 1
 """The directions, as the router numbers them."""
 
@@ -178,7 +180,12 @@ def _router(namespace: str, seed: str) -> Iterator[subprocess.Popen[str]]:
         seed,
     ]
     router = subprocess.Popen(
-        command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command,
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=OWN_GROUP,
     )
     with router:
         assert router.stdin is not None
@@ -192,4 +199,4 @@ def _router(namespace: str, seed: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["ip", *arguments], check=True, stdout=subprocess.DEVNULL, process_group=OWN_GROUP)
