@@ -203,10 +203,13 @@ def _sampled(job: Job, pid: int) -> list[float]:
     ends = LogEnds(job.target.bootstrap, job.topic, job.partitions)
     samples = []
     for share in range(1, SAMPLES + 1):
-        reached = job.records * share // SAMPLES
-        wait(lambda at=reached: ends.records() >= at, f"{share * 100 // SAMPLES} % are copied")  # type: ignore[misc]
+        _wait_for(ends, job.records * share // SAMPLES)
         samples.append(resident_megabytes(pid))
     return samples
+
+
+def _wait_for(ends: LogEnds, records: int) -> None:
+    wait(lambda: ends.records() >= records, f"{records} records are copied")
 
 
 def table(standing: Standing) -> Table:

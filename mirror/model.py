@@ -351,6 +351,16 @@ def only_on(url: str, host: str) -> str:
     return f", on {host}," if re.match(r"http://(127\.|localhost:|\[::1\])", url) else ""
 
 
+def owned_by(place: str | None) -> str:
+    """Who the owner of a flow is, in words: the same wherever a mirror says that it is another one.
+
+    Args:
+        place: Host and process of the owner; None if it has not reported where it runs. It may be gone then:
+            only that it has the right to copy is certain.
+    """
+    return f"the owner of the flow is {'another mirror' if place is None else f'the mirror on {place}'}"
+
+
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
     """A snapshot of the whole mirror."""

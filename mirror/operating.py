@@ -16,7 +16,7 @@ from mirror.sync.follow import Follower
 
 NOT_KNOWN = frozenset({State.STANDBY, State.DIVERGED, State.TOPIC_RECREATED})
 """States in which what was once acknowledged does not tell which records correspond now."""
-ASK_ELSEWHERE = "ask the mirror that copies it, or the target itself with --config"
+ASK_ELSEWHERE = "ask the owner, or the target itself with --config"
 
 
 class Operator:

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from mirror.api.problems import ProblemError, from_error
 from mirror.errors import NothingKnownError, StateConflictError, TwinsiteError, UnknownPartitionError
-from mirror.model import CONTROL_HEADER, FlowStatus, PartitionStatus, State, TopicPartition, only_on
+from mirror.model import CONTROL_HEADER, FlowStatus, PartitionStatus, State, TopicPartition, only_on, owned_by
 
 log = structlog.get_logger(__name__)
 
@@ -164,20 +164,13 @@ def find(status: FlowStatus, topic: str, partition: int | None = None) -> Sequen
 
 
 def done_only_here(status: FlowStatus) -> str:
-    """Who goes on regardless of what this mirror was told, and where to say it; empty if this one copies.
-
-    Who has not reported where it runs may be gone: only the right is certain then.
-    """
+    """Who goes on regardless of what this mirror was told, and where to say it; empty if this one copies."""
     if status.owner:
         return ""
     other = status.copied_by
-    who = (
-        f"the mirror on {other.host}, process {other.process_id}, copies"
-        if other
-        else "another mirror of the flow has the right to copy"
-    )
+    place = f"{other.host}, process {other.process_id}" if other else None
     where = f": ask it{only_on(other.url, other.host)} with --url {other.url}" if other and other.url else ""
-    return f"at this mirror only, which stands by; {who}, and was told nothing{where}"
+    return f"at this mirror only, which stands by; {owned_by(place)}, and was told nothing{where}"
 
 
 def _is_local(remote: str | None) -> bool:

@@ -90,7 +90,7 @@ class MirrorClient:
         """
         return self._ask("GET", path, f"?{urlencode(query)}" if query else "", {})
 
-    def post(self, *path: str, **fields: int) -> dict[str, Any]:
+    def post(self, *path: str, **fields: int | None) -> dict[str, Any]:
         """Send the command that a path names.
 
         Raises:

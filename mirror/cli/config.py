@@ -65,7 +65,8 @@ def validate(path: Path) -> None:
     """Check a file: ends with 0 if it is accepted, with 2 and the reasons if it is not.
 
     If it names files or variables that do not exist here, or may not be read, that is a warning: it may be
-    meant for another machine, or another user. So is a certificate that has expired or does not fit its key.
+    meant for another machine, or another user. So is a certificate, or an authority's, that has expired, and
+    one that does not fit its key.
 
     \b
     twinsite config validate --config flow.yaml

@@ -10,7 +10,7 @@ import click
 from mirror.api.schema import status_from_json
 from mirror.cli.client import MirrorClient, ProblemAnswerError, url_option
 from mirror.cli.output import clean, duration, number, size
-from mirror.errors import UsageError
+from mirror.errors import StateConflictError, UsageError
 from mirror.model import OffsetMode, PartitionStatus, State
 
 MARKER_SECONDS = 0.0001
@@ -72,12 +72,9 @@ def accept_loss(topic: str, partition: int | None, yes: bool, url: str) -> None:
     lost = _lost(client, topic, partition)
     for one in lost:
         click.echo(f"{clean(one.topic)}-{one.partition}: {clean(one.detail)}{_price(one)}", err=True)
-    if lost and not yes and not _agreed(f"Give this up in {number(len(lost))} partitions?"):
+    if not yes and not _agreed(f"Give this up in {number(len(lost))} partitions?"):
         raise UsageError("nothing was given up", hint="answer y, or use --yes where nobody can answer")
-    if lost:
-        _give_up(client, lost)
-    else:
-        _act(client, "accept-loss", topic, partition)
+    _give_up(client, lost)
 
 
 def _agreed(question: str) -> bool:
@@ -98,8 +95,9 @@ def _give_up(client: MirrorClient, lost: Sequence[PartitionStatus]) -> None:
     """
     refusals = []
     for one in lost:
+        shown = {"lost_from": one.lost_from, "lost_to": one.lost_to}
         try:
-            _act(client, "accept-loss", one.topic, one.partition, **_range(one))
+            _act(client, "accept-loss", one.topic, one.partition, **shown)
         except ProblemAnswerError as error:
             click.echo(f"{clean(one.topic)}-{one.partition}: refused: {clean(error)}", err=True)
             refusals.append(error)
@@ -107,12 +105,6 @@ def _give_up(client: MirrorClient, lost: Sequence[PartitionStatus]) -> None:
         hints = dict.fromkeys(error.hint for error in refusals if error.hint)
         detail = f"{len(refusals)} of {len(lost)} partitions refused"
         raise ProblemAnswerError(refusals[0].status, {"detail": detail, "hint": "; ".join(hints)})
-
-
-def _range(one: PartitionStatus) -> dict[str, int]:
-    if one.lost_from is None or one.lost_to is None:
-        return {}
-    return {"lost_from": one.lost_from, "lost_to": one.lost_to}
 
 
 def _price(one: PartitionStatus) -> str:
@@ -125,15 +117,27 @@ def _price(one: PartitionStatus) -> str:
 
 
 def _lost(client: MirrorClient, topic: str, partition: int | None) -> list[PartitionStatus]:
-    seen = status_from_json(client.get("status"))
-    return [
-        one
-        for one in seen.partitions
-        if one.topic == topic and partition in {None, one.partition} and one.state is State.DATA_LOSS
-    ]
+    """The partitions that have lost something: at least one.
+
+    Raises:
+        StateConflictError: Nothing is lost. The mirror is not told: by then something might be, and nobody
+            would have seen it.
+        UnknownPartitionError: The flow has no such partition.
+        NothingKnownError: The mirror still waits to begin.
+    """
+    from mirror.api.control import find
+
+    found = find(status_from_json(client.get("status")), topic, partition)
+    lost = [one for one in found if one.state is State.DATA_LOSS]
+    if not lost:
+        words = f"no partition of {topic} is in DATA_LOSS"
+        if partition is not None:
+            words = f"{topic}-{partition}: has lost nothing, its state is {found[0].state}"
+        raise StateConflictError(words)
+    return lost
 
 
-def _act(client: MirrorClient, action: str, topic: str, partition: int | None, **fields: int) -> None:
+def _act(client: MirrorClient, action: str, topic: str, partition: int | None, **fields: int | None) -> None:
     if topic in {"", ".", ".."}:
         raise UsageError(f"{topic!r} is not a topic name")
     path = ("topics", topic) if partition is None else ("partitions", topic, str(partition))

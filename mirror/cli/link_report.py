@@ -45,7 +45,8 @@ def report(survey: Survey) -> RenderableType:
 
 
 def _failed(one: Failed) -> list[RenderableType]:
-    return [Text(), plain(f"relay {one.relay}", "bold"), _rows([("not measured", str(one.error))])]
+    """The command shows why below the page, with the way out."""
+    return [Text(), plain(f"relay {one.relay}: not measured", "bold")]
 
 
 def _link(one: Surveyed) -> list[RenderableType]:
@@ -214,7 +215,7 @@ def _counted(count: int, what: str) -> str:
     return f"{number(count)} {what}{'' if count == 1 else 's'}"
 
 
-def _rows(rows: Rows | list[tuple[str, str]]) -> RenderableType:
+def _rows(rows: Rows) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column()

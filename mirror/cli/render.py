@@ -26,6 +26,7 @@ from mirror.model import (
     State,
     TopicLeftOut,
     only_on,
+    owned_by,
 )
 from mirror.moments import moment
 
@@ -218,9 +219,9 @@ def _standing_by(status: FlowStatus) -> str:
     other = status.copied_by
     after = "this one takes over when that one ends or makes no progress"
     if other is None:
-        return f"stands by: another mirror of the flow copies; {after}"
-    words = f"stands by: the mirror on {clean(other.host)}, process {other.process_id}, has owned the flow "
-    words += f"since {moment(other.since_ms)}; {after}"
+        return f"stands by: {owned_by(None)}; {after}"
+    place = f"{clean(other.host)}, process {other.process_id}, since {moment(other.since_ms)}"
+    words = f"stands by: {owned_by(place)}; {after}"
     if not other.url:
         return words
     url, there = clean(other.url), clean(only_on(other.url, other.host))

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from mirror.config import ConnectionSettings, Settings
 from mirror.config_relay import RelaySettings
 from mirror.errors import AuthenticationError
-from mirror.kafka.certificates import has_ended
-from mirror.kafka.security import Security, describe_file
+from mirror.kafka.certificates import expired
+from mirror.kafka.security import Security
 from mirror.kafka.tls import TlsOptions, make_context, make_server_context
 from mirror.relay.files import tls_of
 
@@ -40,9 +40,9 @@ def of_no_use(settings: Settings | RelaySettings) -> Iterator[str]:
             use.make(use.options)
         except AuthenticationError as error:
             yield f"{use.path}: {error}"
-        shown = use.options.certificate_file
-        if shown is not None and has_ended(shown):
-            yield f"{use.path}: {describe_file(shown)}"
+        for file in (use.options.certificate_file, use.options.ca_file):
+            if file is not None:
+                yield from (f"{use.path}: {file}: {one}" for one in expired(file))
 
 
 def _uses(settings: Settings | RelaySettings) -> Iterator[Use]:

@@ -24,7 +24,7 @@ from mirror.flow.owner import Owner
 from mirror.kafka.transactions import Token
 from mirror.link.loops import beside
 from mirror.logs import Repeats, warn_repeated
-from mirror.model import TopicPartition, only_on
+from mirror.model import TopicPartition, only_on, owned_by
 
 log = structlog.get_logger(__name__)
 
@@ -144,9 +144,7 @@ def word_of(word: OwnerRecord | None, holder: Token | None) -> OwnerRecord | Non
 def copied_by(word: OwnerRecord | None, holder: Token | None) -> str:
     """Who copies what this mirror does not, in words."""
     its_own = word_of(word, holder)
-    if its_own is None:
-        return "another mirror of the flow copies it"
-    return f"the mirror on {its_own.place}, copies it"
+    return owned_by(its_own.place if its_own else None)
 
 
 async def require_owner(owner: Owner, memory: FlowMemory, tp: TopicPartition) -> None:
@@ -165,11 +163,11 @@ async def require_owner(owner: Owner, memory: FlowMemory, tp: TopicPartition) ->
     word = word_of(memory.owner, holder)
     if word is None:
         raise NotOwnerError(
-            f"{tp}: another mirror owns the flow, and has not reported where it runs",
+            f"{tp}: {owned_by(None)}, and has not reported where it runs",
             hint="ask the mirror whose status says owner: true; if no mirror does, restart this one",
         )
     way = f"{only_on(word.url, word.host)} with --url {word.url}" if word.url else ""
     raise NotOwnerError(
-        f"{tp}: the owner of the flow is the mirror on {word.place}",
+        f"{tp}: {owned_by(word.place)}",
         hint=f"ask the owner{way}; if it is gone for good, restart this mirror: it becomes the owner",
     )

@@ -20,17 +20,18 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from crc32c import crc32c
 
 from mirror.broker_codes import OFFSET_OUT_OF_RANGE
+from mirror.errors import MisplacedBatchError
 from mirror.flow.context import Flow
 from mirror.flow.encode import DECODED_BYTES_MAX, decode
 from mirror.flow.facts import Known, Tail, TargetLook
 from mirror.flow.following import SideError, side
 from mirror.flow.intake import take
-from mirror.flow.misplaced import Asked
+from mirror.flow.misplaced import Asked, check_torn
 from mirror.flow.position import Stop, replaced
 from mirror.flow.records import Record
 from mirror.flow.replicas import Question, Round, intact
@@ -55,8 +56,23 @@ ANY_SIZE = 1 << 31
 
 _Holding = tuple[BatchHeader, memoryview]
 """The batch that may hold a given record."""
-Compared = dict[TopicPartition, Stop | SideError | None]
 T = TypeVar("T")
+
+
+class Seam(NamedTuple):
+    """What the source has where a copy goes on. Offsets are source offsets.
+
+    Attributes:
+        batch_end: Where the batch ends that was copied last; None if that is not known.
+        doubtful_at: Where the copy goes on, if what the leader has there says that it begins before that;
+            else None.
+    """
+
+    batch_end: int | None
+    doubtful_at: int | None
+
+
+Compared = dict[TopicPartition, Stop | SideError | Seam | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +119,7 @@ async def compare_ends(flow: Flow, ends: Mapping[TopicPartition, End]) -> Compar
 
     Returns:
         Why a partition must not go on, or the error that prevented the comparison, with the side it came
-        from. None where the record is the same, or one side no longer has it, or a batch cannot be read.
+        from. Else what the source has there; None where it no longer has anything.
     """
     out: Compared = {}
 
@@ -162,16 +178,46 @@ class _Found:
     record: Record | None
 
 
-async def _compare(flow: Flow, end: End, question: Question, fetched: Fetched, asking: Round) -> Stop | None:
+async def _compare(
+    flow: Flow, end: End, question: Question, fetched: Fetched, asking: Round
+) -> Stop | Seam | None:
     if fetched.diverging is not None:
         return replaced(end.source_offset + 1, *fetched.diverging)
     if fetched.error_code == OFFSET_OUT_OF_RANGE:
         return None  # if reading on is affected, that reports it, with the offsets
     ours = await intact(question, fetched, partial(_other, flow, end), asking)
-    if ours is None:
-        return None
-    seen = await _difference(flow, end, ours, asking)
-    return _stop(end, seen, ours.header.leader_epoch) if seen else None
+    seen = None if ours is None else await _difference(flow, end, ours, asking)
+    if ours is not None and seen:
+        return _stop(end, seen, ours.header.leader_epoch)
+    return _seam(end, fetched.records, ours)
+
+
+def _seam(end: End, records: memoryview, ours: _Found | None) -> Seam:
+    """What is known of the place where the copy goes on. If no replica has the last batch intact, it is
+    recognized by its records in the leader's answer.
+    """
+    copied_to = end.source_offset + 1
+    batch_end: int | None = None
+    holding = _holding(records, end.source_offset)
+    if ours is not None:
+        batch_end = ours.header.next_offset
+    elif holding is not None and _same_records(end, *holding):
+        batch_end = copied_to
+    return Seam(batch_end, copied_to if _is_overlapped(records, end.source_offset) else None)
+
+
+def _is_overlapped(records: memoryview, offset: int) -> bool:
+    """Whether what follows the batch that holds an offset says that it begins before that batch ends."""
+    at = 0
+    for header, view in walk(records):
+        at += len(view)
+        if offset < header.next_offset:
+            try:
+                check_torn(records[at:], header.next_offset)
+            except MisplacedBatchError:
+                return True
+            return False
+    return False
 
 
 async def _other(flow: Flow, end: End, fetched: Fetched) -> _Found | None:
@@ -179,8 +225,10 @@ async def _other(flow: Flow, end: End, fetched: Fetched) -> _Found | None:
     it is: nothing needs to be decoded then.
     """
     holding = _holding(fetched.records, end.source_offset)
-    if holding is not None and _same_bytes(end, *holding):
-        return _Found(holding[0], None, None)
+    if holding is not None and _same_records(end, *holding):
+        header, _ = holding
+        if header.next_offset == end.source_offset + 1:
+            return _Found(header, None, None)
     return await _at(flow, end.source_offset, fetched)
 
 
@@ -205,14 +253,15 @@ def _holding(records: memoryview, offset: int) -> _Holding | None:
     return None
 
 
-def _same_bytes(end: End, header: BatchHeader, view: memoryview) -> bool:
-    """True when the batch was copied as it is: nothing needs to be decoded."""
+def _same_records(end: End, header: BatchHeader, view: memoryview) -> bool:
+    """True when the batch has the bytes that the target has last, wherever it says that it is: no CRC covers
+    that.
+    """
     tail = end.tail
     return (
         header.magic == MAGIC_V2
         and not header.attributes & (CONTROL | LOG_APPEND_TIME)
         and not tail.control
-        and header.next_offset == end.source_offset + 1
         and header.records == header.last_offset_delta + 1 == tail.records
         and header.base_timestamp == tail.base_timestamp
         and crc32c(view[HEADER_BYTES:]) == tail.records_crc

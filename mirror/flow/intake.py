@@ -254,12 +254,13 @@ class _Taking:
 
     def __init__(self, intake: Intake, transactions: _Aborted, asked: Asked, batch_bytes_max: int) -> None:
         self.intake = intake
-        self.reached = intake.next_offset if intake.items else asked.offset
+        self.reached, self._batch_end = asked.offset, asked.batch_end
+        if intake.items:
+            self.reached = self._batch_end = intake.next_offset
         self._transactions = transactions
         self._end = asked.end
         self._batch_bytes_max = batch_bytes_max
         self._wanted_from = intake.next_offset
-        self._inside = not intake.items and not asked.whole
         self._sure: _Sure | None = None
 
     def taken_back(self, error: MisplacedBatchError) -> MisplacedBatchError:
@@ -282,14 +283,14 @@ class _Taking:
     def _follow(self, header: BatchHeader, next_offset: int) -> None:
         """Go on to a batch whose header can be trusted, except for where it belongs."""
         reached = self.reached
-        check_place(header, next_offset, reached, inside=self._inside, end=self._end)
+        check_place(header, next_offset, reached, batch_end=self._batch_end, end=self._end)
         self._sure = None
         if header.base_offset != reached and next_offset > self._wanted_from:
             intake = self.intake
             items, epochs = intake.items, intake.leader_epochs
             last = items[-1] if items else None
             self._sure = len(items), last, intake.next_offset, len(epochs), intake.reencoded
-        self.reached, self._inside = next_offset, False
+        self.reached = self._batch_end = next_offset
 
     def take_old(self, header: BatchHeader, view: memoryview) -> None:
         """Plain messages in a row, one by one if one of them cannot be taken; or a compressed set."""
@@ -304,14 +305,14 @@ class _Taking:
     def _take_set(self, header: BatchHeader, view: memoryview) -> None:
         if header.magic < 0:
             raise UnreadableBatchError(header.base_offset, "its header has an unknown message format")
-        before = self.reached, self._inside, self._sure
+        before = self.reached, self._batch_end, self._sure
         try:
-            lowest = 0 if self._inside else self.reached
+            lowest = self.reached if self._batch_end == self.reached else 0
             self._follow(header, header.next_offset)
             if self._reencode(header, view, lowest) == header.next_offset - before[0]:
                 self._sure = None
         except BatchError:
-            self.reached, self._inside, self._sure = before
+            self.reached, self._batch_end, self._sure = before
             raise
 
     def take_batch(self, header: BatchHeader, view: memoryview) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from checkpoint.insertions import Insertions
 from mirror.flow.context import Flow
-from mirror.flow.ends import End, compare_ends, end_of
+from mirror.flow.ends import End, Seam, compare_ends, end_of
 from mirror.flow.facts import SourceLook, TargetLook
 from mirror.flow.following import SideError
 from mirror.flow.looking import Seen, look_at_source, look_at_target
@@ -98,8 +98,10 @@ class Judge:
 
     async def compare_ends(
         self, decisions: Mapping[PartitionCopy, Decision], seen: Seen
-    ) -> dict[PartitionCopy, Stop | SideError | None]:
-        """For partitions that are to go on: why the last record copied is not in its place; None if it is."""
+    ) -> dict[PartitionCopy, Stop | SideError | Seam | None]:
+        """For partitions that are to go on: why the last record copied is not in its place, or what is known
+        of that place; None if the source no longer has it.
+        """
         ends: dict[TopicPartition, End] = {}
         for partition, decision in decisions.items():
             known = self._memory.known(partition.tp)

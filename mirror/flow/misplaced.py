@@ -26,22 +26,22 @@ class Asked(NamedTuple):
 
     Attributes:
         offset: The offset that was asked for.
-        whole: Whether a batch is known to end there, so that no batch can span it.
+        batch_end: An offset at which a batch is known to end, so that no other can span it; -1 if none is.
         end: Where the log ends for a reader, according to the answer; -1 if it does not say.
     """
 
     offset: int
-    whole: bool = False
+    batch_end: int = -1
     end: int = -1
 
 
-def check_place(header: BatchHeader, next_offset: int, reached: int, *, inside: bool, end: int) -> None:
+def check_place(header: BatchHeader, next_offset: int, reached: int, *, batch_end: int, end: int) -> None:
     """Check that a batch can be where its header says.
 
     Args:
         next_offset: Where the batch ends.
         reached: Where the batch before ends; for the first one, the offset that was asked for.
-        inside: Whether the batch may begin before ``reached`` and end after it.
+        batch_end: An offset that the batch cannot span, because another one ends there; -1 if none is known.
         end: Where the log ends, according to the same answer; -1 if it does not say.
 
     Raises:
@@ -50,7 +50,7 @@ def check_place(header: BatchHeader, next_offset: int, reached: int, *, inside: 
     """
     base_offset, magic = header.base_offset, header.magic
     # formats v0 and v1 say the last offset only: where they begin is seen when they are decoded
-    if next_offset <= reached or (base_offset < reached and magic == MAGIC_V2 and not inside):
+    if next_offset <= reached or (base_offset < batch_end < next_offset and magic == MAGIC_V2):
         raise MisplacedBatchError(reached, f"it claims to hold offsets {base_offset} to {next_offset - 1}")
     if 0 <= end < next_offset:
         raise EarlyBatchError(reached, f"it claims to end at {next_offset}, but the log ends at {end}")
@@ -97,5 +97,5 @@ def check_answer(records: memoryview, asked: Asked, high_watermark: int) -> None
     header, view = first
     if header.magic < 0:
         return
-    check_place(header, header.next_offset, asked.offset, inside=True, end=asked.end)
+    check_place(header, header.next_offset, asked.offset, batch_end=asked.batch_end, end=asked.end)
     check_torn(records[len(view) :], header.next_offset)

@@ -29,7 +29,8 @@ class PartitionCopy(Passage):
         lost: The source range [from, to) that waits for an operator's decision; None if nothing does.
         mapped_for: Why it is about to be mapped instead of keeping its offsets; None once it goes on mapped.
         doubtful_at: The offset at which a batch was found that does not belong there; None if none was.
-        read_to: Where the batch of the source that was last read ends; None if nothing was read.
+        batch_end: Where a batch of the source ends: the one that was read last, or, according to a look, the
+            one that was copied last; None if that is not known.
         copied_elsewhere: Another mirror has copied it since this one last did. How far behind that copy is,
             and what the target has acknowledged to that mirror, is not known here.
         stamped: An answer has shown that the target replaces record times; nothing has shown since that it no
@@ -42,6 +43,7 @@ class PartitionCopy(Passage):
     __slots__ = (
         "_marks",
         "_retrying",
+        "batch_end",
         "copied_elsewhere",
         "detail",
         "doubtful_at",
@@ -53,7 +55,6 @@ class PartitionCopy(Passage):
         "mapped_for",
         "pause_asked",
         "rank",
-        "read_to",
         "reason",
         "rereading",
         "source_high_watermark",
@@ -88,7 +89,7 @@ class PartitionCopy(Passage):
         self._retrying = False
         self.stamped = False
         self.rereading = False
-        self.read_to: int | None = None
+        self.batch_end: int | None = None
         self.doubtful_at: int | None = None
 
         self.source_log_start_offset: int | None = None
@@ -226,7 +227,7 @@ class PartitionCopy(Passage):
         if as_told:
             self.acknowledged_target_offset = None
         self.lost = None
-        self.read_to = None
+        self.batch_end = None
         self.stamped = False
         self._unsettled.clear()
         self.attempts = 0
@@ -311,6 +312,18 @@ class PartitionCopy(Passage):
         offset = self.fetch_offset
         with_before = offset == self.doubtful_at and offset > (self.source_log_start_offset or 0)
         return offset - 1 if with_before else offset
+
+    def found_at_source(self, batch_end: int | None, doubtful_at: int | None) -> None:
+        """Note what a look has found where the copy goes on; None for what it does not know.
+
+        Args:
+            batch_end: Where the batch ends that was copied last.
+            doubtful_at: The offset at which a batch was found that does not belong there.
+        """
+        if batch_end is not None:
+            self.batch_end = batch_end
+        if doubtful_at is not None:
+            self.doubtful_at = doubtful_at
 
     def heard(
         self,

@@ -274,15 +274,16 @@ class Receiver:
 
 def asked_of(partition: PartitionCopy, fetched: Fetched, offset: int, isolation: Isolation) -> Asked:
     """What an answer for a partition is checked against; it was asked for at ``offset``."""
-    whole = partition.read_to == offset
-    return Asked(offset, whole=whole, end=fetched.readable_end(isolation))
+    wanted_from = partition.fetch_offset
+    batch_end = wanted_from if partition.batch_end == wanted_from else -1
+    return Asked(offset, batch_end=batch_end, end=fetched.readable_end(isolation))
 
 
 def queue(partition: PartitionCopy, intake: Intake, buffer: Buffer | None) -> None:
     """Append what was taken to the queue, and remember where a batch was out of place."""
     partition.queue.push(intake.items, intake.leader_epochs, buffer)
     if intake.items:
-        partition.read_to = intake.next_offset
+        partition.batch_end = intake.next_offset
     if isinstance(intake.error, MisplacedBatchError):
         partition.doubtful_at = intake.next_offset
 

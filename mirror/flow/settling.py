@@ -171,12 +171,14 @@ class Settler:
                 self._failed(partition, target, look, at_source=False)
             else:
                 decisions[partition] = self._judge.decide(partition, source, target)
-        for partition, stop in (await self._judge.compare_ends(decisions, seen)).items():
-            if isinstance(stop, SideError):
-                self._side_failed(partition, stop, look)
+        for partition, found in (await self._judge.compare_ends(decisions, seen)).items():
+            if isinstance(found, SideError):
+                self._side_failed(partition, found, look)
                 del decisions[partition]
-            elif stop is not None:
-                decisions[partition] = stop
+            elif isinstance(found, Stop):
+                decisions[partition] = found
+            elif found is not None and look.counts_for(partition):
+                partition.found_at_source(found.batch_end, found.doubtful_at)
         return decisions
 
     def _done(self, partition: PartitionCopy) -> None:

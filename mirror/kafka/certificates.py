@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -61,11 +61,20 @@ class Certificate:
             OSError: The file cannot be read.
             ValueError: It holds no certificate, or not within LOOKED_AT_BYTES.
         """
-        with path.open("rb") as file:
-            found = PEM.search(file.read(LOOKED_AT_BYTES).decode("ascii", errors="replace"))
+        found = PEM.search(_beginning(path))
         if found is None:
             raise ValueError(f"{path} holds no certificate")
         return cls.from_der(ssl.PEM_cert_to_DER_cert(found[0]))
+
+    @classmethod
+    def all_from_pem_file(cls, path: Path) -> Sequence[Certificate]:
+        """Read all certificates within the first LOOKED_AT_BYTES of a PEM file.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: Something in it is not a certificate.
+        """
+        return [cls.from_der(ssl.PEM_cert_to_DER_cert(one)) for one in PEM.findall(_beginning(path))]
 
     def __str__(self) -> str:
         names = f" for {', '.join(self.names)}" if self.names else ""
@@ -88,10 +97,18 @@ def valid_until(path: Path) -> float | None:
         return None
 
 
-def has_ended(path: Path) -> bool:
-    """Whether the first certificate of a PEM file has expired; False if it cannot be read."""
-    ends_at = valid_until(path)
-    return ends_at is not None and ends_at < datetime.now(UTC).timestamp()
+def expired(path: Path) -> Sequence[Certificate]:
+    """The certificates of a PEM file that have expired; none if they cannot be read."""
+    now = datetime.now(UTC)
+    try:
+        return [one for one in Certificate.all_from_pem_file(path) if one.not_after < now]
+    except (OSError, ValueError):
+        return ()
+
+
+def _beginning(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(LOOKED_AT_BYTES).decode("ascii", errors="replace")
 
 
 def _parse(der: bytes) -> Certificate:

@@ -122,9 +122,9 @@ class Part:
                     end = end_of(known, target, at_target, epoch)
                     ends |= {name: end} if end else {}
         compared = await compare_ends(self.flow, ends)
-        for name, stop in compared.items():
-            if stop is not None:
-                found[name] = stop.cause if isinstance(stop, SideError) else stop
+        for name, one in compared.items():
+            if isinstance(one, Stop | SideError):
+                found[name] = one.cause if isinstance(one, SideError) else one
         return found
 
     def _decide(self, known: Known, source: SourceLook, target: TargetLook) -> Decision:

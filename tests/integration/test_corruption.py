@@ -183,18 +183,54 @@ async def test_a_last_batch_that_rots_after_it_was_copied_does_not_stop_the_copy
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == copied + 30
 
 
+@pytest.mark.parametrize(
+    "value_bytes",
+    [
+        pytest.param(200, id="the next batch is in the same answer, and begins before it ends"),
+        pytest.param(20_000, id="it comes alone"),
+    ],
+)
 async def test_what_was_copied_is_not_copied_again_from_a_batch_that_says_it_stands_further_up(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path, value_bytes: int
+) -> None:
+    """
+    It was read before it rotted, by a mirror that has ended.
+    """
+    name = await topic(source)
+    settings = tmp_path / "flow.yaml"
+    settings.write_text("read: {partition_fetch_bytes_max: 64 KiB}")
+    load(source.bootstrap, name, json_rows(30, value_bytes), batch_num_messages=10)
+    first = await copy_once(source, target, name, tmp_path, "--config", str(settings))
+    *_, rotten = stored_batches(source, name)
+    load(source.bootstrap, name, json_rows(30, value_bytes), batch_num_messages=10)
+    damage(rotten, BASE_OFFSET_AT, 3)
+
+    options = (*flags(source, target, name, name), "--config", str(settings))
+    with Twinsite.run(*options, work_dir=tmp_path) as mirror:
+        blocked = await first_blocked(mirror)
+        copied = watermarks(target.bootstrap, name)
+        mend(rotten)
+        await mirror.wait_for(lambda: watermarks(target.bootstrap, name)[0] == (0, 60), "it goes on")
+
+    assert first.code == 0, first.stderr
+    assert (blocked["reason"], copied) == ("corrupt_batch", {0: (0, 30)})
+    assert "batch at offset 30: it claims to hold offsets 28 to 37" in blocked["detail"]
+    assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 60
+
+
+async def test_a_batch_that_says_it_stands_further_down_is_not_passed_over_by_a_mirror_that_starts(
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    It was read before it rotted, by a mirror that has ended. The next batch begins before this one ends.
+    Asked for where the copy goes on, the broker would skip it; the look sees it behind the batch that was
+    copied last.
     """
     name = await topic(source)
     load(source.bootstrap, name, json_rows(30, 200), batch_num_messages=10)
     first = await copy_once(source, target, name, tmp_path)
-    *_, rotten = stored_batches(source, name)
     load(source.bootstrap, name, json_rows(30, 200), batch_num_messages=10)
-    damage(rotten, BASE_OFFSET_AT, 3)
+    rotten = list(stored_batches(source, name))[3]
+    damage(rotten, BASE_OFFSET_AT, 4)
 
     with Twinsite.run(*flags(source, target, name, name), work_dir=tmp_path) as mirror:
         blocked = await first_blocked(mirror)
@@ -204,7 +240,7 @@ async def test_what_was_copied_is_not_copied_again_from_a_batch_that_says_it_sta
 
     assert first.code == 0, first.stderr
     assert (blocked["reason"], copied) == ("corrupt_batch", {0: (0, 30)})
-    assert "batch at offset 30: it does not begin there" in blocked["detail"]
+    assert "batch at offset 30: it claims to hold offsets 14 to 23" in blocked["detail"]
     assert assert_exact(source.bootstrap, target.bootstrap, [name]) == 60
 
 

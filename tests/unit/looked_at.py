@@ -13,10 +13,10 @@ import pytest
 from checkpoint.model import OwnerRecord
 from mirror.errors import TwinsiteError
 from mirror.flow import judging, settling
+from mirror.flow.ends import Compared
 from mirror.flow.facts import Known, SourceLook, TargetLook
 from mirror.flow.following import Ends, SideError
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.position import Stop
 from mirror.flow.settling import Settler
 from mirror.flow.taking import Claim
 from mirror.flow.turn import Turn
@@ -160,9 +160,7 @@ class World:
     ) -> Answers[TargetLook]:
         return dict.fromkeys(tps, self.target)
 
-    async def compare_ends(
-        self, _flow: object, ends: Collection[TopicPartition]
-    ) -> dict[TopicPartition, Stop | None]:
+    async def compare_ends(self, _flow: object, ends: Collection[TopicPartition]) -> Compared:
         return dict.fromkeys(ends)
 
     async def objections(

@@ -149,7 +149,7 @@ def a_standby(*partitions: PartitionStatus, owner: OwnerStatus | None, **changes
         a_partition(
             state=State.STANDBY,
             reason=Reason.ANOTHER_MIRROR,
-            detail="another mirror of the flow copies it",
+            detail="the owner of the flow is another mirror",
             target_log_end_offset=None,
             lag_records=None,
             lag_seconds=None,

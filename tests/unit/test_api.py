@@ -369,13 +369,16 @@ NOT_THERE = "at this mirror only, which stands by"
 @pytest.mark.parametrize(
     ("copied_by", "who"),
     [
-        (None, "another mirror of the flow has the right to copy, and was told nothing"),
+        (None, "the owner of the flow is another mirror, and was told nothing"),
         (
             OWNER,
-            "the mirror on west-2, process 17, copies, and was told nothing: ask it, on west-2, "
-            "with --url http://127.0.0.1:9641",
+            "the owner of the flow is the mirror on west-2, process 17, and was told nothing: ask it, on "
+            "west-2, with --url http://127.0.0.1:9641",
         ),
-        (replace(OWNER, url=""), "the mirror on west-2, process 17, copies, and was told nothing"),
+        (
+            replace(OWNER, url=""),
+            "the owner of the flow is the mirror on west-2, process 17, and was told nothing",
+        ),
     ],
 )
 @pytest.mark.parametrize("path", ["/partitions/orders/0/pause", "/topics/orders/resume"])

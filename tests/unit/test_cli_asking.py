@@ -533,19 +533,32 @@ def test_only_a_loss_that_was_shown_is_given_up(
     assert "audit-1: refused: it is COPYING\nerror: 1 of 2 partitions refused\nhint: look\n" in captured.err
 
 
-def test_where_nothing_is_lost_the_mirror_says_so(
-    running: FakeMirror, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("wanted", "code", "said"),
+    [
+        (["audit"], 4, "no partition of audit is in DATA_LOSS"),
+        (["audit", "--partition", "2"], 4, "audit-2: has lost nothing, its state is ACTIVE"),
+        (["audit", "--partition", "7"], 2, "the flow has no audit-7"),
+        (["payments"], 2, "the flow has no payments"),
+    ],
+)
+def test_where_nothing_is_lost_nothing_is_given_up(
+    running: FakeMirror, capsys: pytest.CaptureFixture[str], wanted: list[str], code: int, said: str
 ) -> None:
     """
-    Nobody is asked to agree to nothing.
+    Nobody is asked to agree to nothing. Nor is the mirror told anything: it may have lost something by then,
+    which nobody was shown.
     """
-    running.answers["/status"] = (200, status_to_json(a_flow(a_partition("audit"))))
-    running.answers["/topics/audit/accept-loss"] = (409, {"detail": "no partition of audit is in DATA_LOSS"})
+    running.answers["/status"] = (200, status_to_json(a_flow(a_partition("audit", 2))))
+    done = {"partitions": [{"topic": "audit", "partition": 2, "outcome": "done"}]}
+    for path in ("/topics/audit", "/partitions/audit/2"):
+        running.answers[f"{path}/accept-loss"] = (200, done)
 
-    code = main(["accept-loss", "audit"])
+    codes = [main(["accept-loss", *wanted, *how]) for how in ([], ["--yes"])]
 
-    assert code == 4
-    assert capsys.readouterr().err == "error: no partition of audit is in DATA_LOSS\n"
+    assert codes == [code, code]
+    assert capsys.readouterr().err.count(f"error: {said}\n") == 2
+    assert posts(running) == []
 
 
 def test_a_partition_of_another_offset_mode_says_so(

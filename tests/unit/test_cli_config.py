@@ -256,6 +256,31 @@ def test_certificates_that_would_not_do_are_warned_of(
     ]
 
 
+def test_authorities_that_have_expired_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Those in the chain of a certificate, too. What they have signed is rejected, however long it is valid.
+    """
+    authority = Authority(tmp_path)
+    mirror = authority.issue("mirror")
+    old = authority.issue("authority", valid_for=timedelta(hours=-1), file="old").certificate
+    trusted, chain = tmp_path / "trusted.pem", tmp_path / "chain.pem"
+    trusted.write_bytes(authority.certificate.read_bytes() + old.read_bytes())
+    chain.write_bytes(mirror.certificate.read_bytes() + old.read_bytes())
+    files = f"ca_file: {trusted}, certificate_file: {chain}, key_file: {mirror.key}"
+    path = tmp_path / "flow.yaml"
+    path.write_text(FILE.replace("'east:9092'", f"'east:9092', security: {{protocol: SSL, {files}}}"))
+
+    assert main(["config", "validate", "--config", str(path)]) == 0
+    warned = capsys.readouterr().err.splitlines()
+
+    words = "CN=authority, signed by CN=authority, expired on "
+    assert [line.split(words)[0] for line in warned] == [
+        f"warning: source.security: {file}: " for file in (chain, trusted)
+    ]
+
+
 def test_there_is_a_schema_for_relays(capsys: pytest.CaptureFixture[str]) -> None:
     """
     It refuses unknown keys as the relay does.

@@ -177,6 +177,23 @@ def test_the_exit_code_says_how_it_went(
     assert ("hint: " in printed.err) == (code in {1, 4})
 
 
+def test_why_a_relay_was_not_measured_is_said_once(
+    asked: FakeSurvey, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    Below the page, as each command says what went wrong.
+    """
+    refused = Failed("b:9650", AuthenticationError("b:9650: refused"))
+    asked.answer = a_survey(surveyed(a_link()), refused)
+
+    main(["link", "test", "--relay", "a:9650,b:9650"])
+    printed = capsys.readouterr()
+
+    assert "relay b:9650: not measured" in printed.out
+    assert (printed.out + printed.err).count("b:9650: refused") == 1
+    assert "error: b:9650: refused\n" in printed.err
+
+
 # -- what is shown ---------------------------------------------------------------------------------------
 
 
@@ -306,7 +323,7 @@ def test_a_relay_that_was_not_measured_has_its_error() -> None:
     failed = Failed("b:9650", ConnectionFailedError("b:9650: gone"))
 
     assert document(a_survey(failed))["relays"] == [{"relay": "b:9650", "error": "b:9650: gone"}]
-    assert "b:9650: gone" in page(a_survey(failed))
+    assert page(a_survey(failed)).startswith("relay b:9650: not measured\n")
 
 
 def _names(value: Any) -> Any:

@@ -20,7 +20,7 @@ from mirror.broker_codes import CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, OFFSET_OUT
 from mirror.errors import ConnectionFailedError, NotInMetadataError, ThrottledError, TwinsiteError
 from mirror.flow import ends, looking, replicas
 from mirror.flow.context import Flow
-from mirror.flow.ends import End, compare_ends, end_of, tail_of
+from mirror.flow.ends import End, Seam, compare_ends, end_of, tail_of
 from mirror.flow.facts import Known, SourceLook, Tail, TargetLook
 from mirror.flow.following import SideError
 from mirror.flow.looking import last_batches
@@ -202,12 +202,12 @@ def read_from(log: memoryview, offset: int) -> memoryview:
     return log[at:]
 
 
-Held = Callable[..., Awaitable[Stop | TwinsiteError | None]]
+Held = Callable[..., Awaitable[Stop | SideError | Seam | None]]
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Held:
-    """The last record of a target's batch against what the source has there."""
+def seen_of(monkeypatch: pytest.MonkeyPatch) -> Held:
+    """What comes of the last record of a target's batch, held against what the source has there."""
 
     async def compared(
         target: memoryview,
@@ -223,7 +223,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
         grown: int | None = None,
         unstable: int = 0,
         others: Mapping[tuple[str, int], memoryview | None] | None = None,
-    ) -> Stop | TwinsiteError | None:
+    ) -> Stop | SideError | Seam | None:
         clusters = Clusters(source, target, aborted)
         clusters.diverging, clusters.code, clusters.log_end = diverging, code, log_end
         clusters.others.update(others or {})
@@ -240,12 +240,73 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     return compared
 
 
+@pytest.fixture
+def held(seen_of: Held) -> Held:
+    """The same where it does not matter what the source has behind that record."""
+
+    async def differs(*batches: memoryview | None, **how: Any) -> Stop | SideError | None:
+        found = await seen_of(*batches, **how)
+        return None if isinstance(found, Seam) else found
+
+    return differs
+
+
 RECORDS = entries(10, 10)
 
 
 def moved(records: Sequence[Entry], by: int, later_ms: int = 0) -> list[Entry]:
     """The same records at other offsets, or of another time."""
     return [one._replace(offset=one.offset + by, timestamp_ms=one.timestamp_ms + later_ms) for one in records]
+
+
+async def test_where_the_batch_that_was_copied_last_ends_at_the_source_is_known_from_then_on(
+    seen_of: Held,
+) -> None:
+    """
+    It may end behind what was copied of it. Where the source does not have it any more nothing is known.
+    """
+    first, other = v2(RECORDS[:5]), v2(RECORDS, codec="zstd")
+
+    whole, in_part = await seen_of(v2(RECORDS), v2(RECORDS)), await seen_of(first, other, at=14)
+
+    assert (whole, in_part) == (Seam(20, None), Seam(20, None))
+    assert await seen_of(v2(RECORDS), None) == Seam(None, None)
+
+
+@pytest.mark.parametrize("at_all", [True, False])
+@pytest.mark.parametrize("torn", [True, False])
+async def test_what_follows_the_batch_that_was_copied_last_is_in_doubt_if_it_says_that_it_begins_before(
+    seen_of: Held, torn: bool, at_all: bool
+) -> None:
+    """
+    Asked for what follows only, the broker would skip it. It may say so at the leader only, or at all
+    replicas.
+    """
+    sound = bytes(v2(RECORDS)) + bytes(v2(entries(20, 10)))
+    follows = bytes(rotten(v2(entries(20, 10)), BASE_OFFSET_AT, 4))[: 8 if torn else None]
+    damaged = memoryview(bytearray(bytes(v2(RECORDS)) + follows))
+    others = {} if at_all else on("source", *[memoryview(bytearray(sound))] * 2)
+
+    copied = await seen_of(v2(RECORDS), damaged, others=others)
+    encoded_anew = await seen_of(v2(RECORDS[5:]), damaged, others=others)
+
+    assert copied == Seam(20, 20)
+    assert encoded_anew == Seam(None if at_all else 20, 20)
+
+
+async def test_a_batch_that_was_copied_is_known_by_its_records_though_it_says_it_stands_elsewhere(
+    seen_of: Held,
+) -> None:
+    """
+    No replica has it in its place. It ended where the copy ends.
+    """
+    shifted = memoryview(bytearray(bytes(v2(moved(RECORDS, 1))) + bytes(v2(entries(20, 1)))))
+
+    ours = await seen_of(v2(RECORDS), shifted)
+    of_others = await seen_of(v2(moved(RECORDS, 0, 1_000)), shifted)
+
+    assert ours == Seam(20, 20)
+    assert of_others == Seam(None, 20)
 
 
 async def test_a_batch_that_was_copied_as_it_is_passes(held: Held) -> None:

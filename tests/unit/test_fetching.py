@@ -643,7 +643,7 @@ async def test_a_first_batch_that_begins_before_what_was_read_is_refused() -> No
     """
     source, hooks = Source(bytes(MOVED_UP)), Quiet()
     copy, lane, _ = reading(source, hooks, at=6)
-    copy.read_to = 6
+    copy.batch_end = 6
 
     await until_blocked(lane, hooks)
 

@@ -55,12 +55,14 @@ class Target:
     """The target cluster: who leads what, and whether brokers let themselves be reached.
 
     Attributes:
+        greeted: Set once a broker that is to be heard from has greeted.
         starts: Set while brokers start on what they receive; at other times they only greet.
     """
 
     def __init__(self) -> None:
         self.leaders = {0: 1, 1: 1, 2: 2}
         self.reachable, self.starts = asyncio.Event(), asyncio.Event()
+        self.greeted = asyncio.Event()
         self.reachable.set()
         self.starts.set()
         self.info = SimpleNamespace(leader=lambda tp: self.leaders[tp.partition])
@@ -73,6 +75,7 @@ class Target:
 
     async def hear_from(self, node: int) -> None:
         await self.connection(node, "markers")
+        self.greeted.set()
         await self.starts.wait()
 
 
@@ -862,10 +865,13 @@ async def test_a_broker_that_leads_no_more_is_not_waited_for(broker: Broker) -> 
     assert (copy.next_offset, copy.state) == (100, State.ACTIVE)
 
 
-async def test_what_a_broker_has_not_started_on_may_still_land_though_it_greets(broker: Broker) -> None:
+async def test_what_a_broker_has_not_started_on_may_still_land_though_it_greets(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     Under SASL it answers greetings ahead of its queue, where the markers wait for its disks.
     """
+    monkeypatch.setattr(marking, "LANDING_SECONDS", 0)
     copy = with_a_gap(7)
     async with a_keeper() as keeper:
         target = cast(Any, keeper._flow.target)
@@ -873,7 +879,8 @@ async def test_what_a_broker_has_not_started_on_may_still_land_though_it_greets(
         await turns()
         target.starts.clear()
         broker.answer(ConnectionFailedError("no answer for 30 s"))
-        await asyncio.sleep(4 * LANDING_SECONDS)
+        await asyncio.wait_for(target.greeted.wait(), SOON)
+        await turns()
         meanwhile = copy.unanswered, wants_look(copy)
 
         target.starts.set()

@@ -247,7 +247,7 @@ def test_two_batches_that_do_not_follow_one_another_are_not_sent_on(seen: int, o
 
 def refuses(part: Part) -> bool:
     """Whether a mirror refuses some of a part, of which it has what is before."""
-    asked = Asked(part.offset, whole=True, end=part.next_offset)
+    asked = Asked(part.offset, batch_end=part.offset, end=part.next_offset)
     records = part.fetched.records
     intake = take(records, fetch_offset=part.offset, aborted=(), batch_bytes_max=1 << 20, asked=asked)
     return intake.error is not None

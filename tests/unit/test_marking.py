@@ -212,7 +212,7 @@ async def test_a_partition_without_a_leader_waits_for_the_one_it_had(monkeypatch
     target = Target(monkeypatch)
     target.leader = -1
     copy, waiting = under_way(target)
-    await asyncio.sleep(0.1)
+    await until(lambda: target.hooks.stale_calls > 2, "the leaders are asked for again", 2)
     waited = copy.markers_under_way
 
     target.starts.set()

@@ -41,7 +41,7 @@ def rotten(batches: Sequence[memoryview], number: int, bit: int) -> list[memoryv
 def taken(batches: Sequence[memoryview], bytes_max: int = NO_LIMIT, **asked: Any) -> Intake:
     """What is made of an answer, cut off somewhere, to a mirror that has read all that was before it."""
     data = memoryview(bytearray(b"".join(batches)[:bytes_max]))
-    known = {"offset": BEGIN, "whole": True, "end": END} | asked
+    known = {"offset": BEGIN, "batch_end": BEGIN, "end": END} | asked
     return take(data, fetch_offset=BEGIN, aborted=(), batch_bytes_max=NO_LIMIT, asked=Asked(**known))
 
 
@@ -135,7 +135,7 @@ def test_where_nobody_knows_that_a_batch_ends_the_first_one_may_begin_before(bit
     batches = rotten(sound(), 0, bit)
     [base_offset] = struct.unpack_from(">q", batches[0])
 
-    intake = taken(batches, whole=False)
+    intake = taken(batches, batch_end=-1)
 
     could_be = base_offset < BEGIN < base_offset + EACH
     assert (intake.error is None) is could_be
@@ -149,10 +149,28 @@ def test_a_batch_that_was_copied_and_says_it_stands_further_up_is_not_copied_onc
     before = memoryview(bytearray(v2(entries(BEGIN - EACH, EACH))))
     struct.pack_into(">Q", before, 0, BEGIN - 2)
 
-    intake = taken([before, *sound()], whole=False)
+    intake = taken([before, *sound()], batch_end=-1)
 
     assert isinstance(intake.error, MisplacedBatchError)
     assert (intake.error.offset, intake.next_offset, intake.items) == (BEGIN, BEGIN, [])
+
+
+@pytest.mark.parametrize("offset", [BEGIN, BEGIN - 1])
+@pytest.mark.parametrize("up", [1, EACH - 1])
+def test_where_a_batch_is_known_to_end_none_is_taken_that_spans_it_though_nothing_contradicts(
+    offset: int, up: int
+) -> None:
+    """
+    It comes alone. Nor is it taken where it is asked for with the batch before it: that is the one that says
+    it stands further up.
+    """
+    before = memoryview(bytearray(v2(entries(BEGIN - EACH, EACH))))
+    struct.pack_into(">Q", before, 0, BEGIN - EACH + up)
+
+    intake = taken([before], offset=offset)
+
+    assert isinstance(intake.error, MisplacedBatchError)
+    assert (intake.next_offset, intake.items) == (BEGIN, [])
 
 
 def test_an_answer_that_was_asked_for_further_down_is_held_against_that() -> None:
@@ -162,7 +180,7 @@ def test_an_answer_that_was_asked_for_further_down_is_held_against_that() -> Non
     """
     batches = [v2(entries(BEGIN - EACH, EACH)), *rotten(sound(), 0, 5)]
 
-    intake = taken(batches, offset=BEGIN - 1, whole=False)
+    intake = taken(batches, offset=BEGIN - 1, batch_end=-1)
 
     assert isinstance(intake.error, MisplacedBatchError)
     assert (intake.error.offset, intake.items) == (BEGIN, [])
@@ -174,7 +192,7 @@ def test_a_batch_asked_for_only_to_see_the_one_behind_it_is_not_taken_back_where
     """
     alone = [v2(entries(BEGIN - 2, 2)), *rotten(sound(), 0, 5)]
 
-    intake = taken(alone, offset=BEGIN - 5, whole=False)
+    intake = taken(alone, offset=BEGIN - 5, batch_end=-1)
 
     assert isinstance(intake.error, MisplacedBatchError)
     assert (intake.error.offset, intake.items) == (BEGIN, [])

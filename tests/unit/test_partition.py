@@ -429,7 +429,7 @@ def test_what_another_mirror_copies_is_shown_with_its_position_and_drops_what_wa
     copy = proceeding(100)
     (on_its_way,) = sent(copy, batch(100))
     copy.queue.push([batch(105)], (), None)
-    copy.stand_by(NOW, 0.0, "the mirror on west-4 copies it")
+    copy.stand_by(NOW, 0.0, "the owner of the flow is the mirror on west-4")
 
     shown = copy.state, copy.reason, copy.detail
     copying, ready = copy.copying, copy.batch_ready
@@ -438,7 +438,7 @@ def test_what_another_mirror_copies_is_shown_with_its_position_and_drops_what_wa
     position = copy.next_offset
     copy.proceed(Proceed(105, 105, 5, 3, 105), OffsetMode.SAME, 0, NOW)
 
-    assert shown == (State.STANDBY, Reason.ANOTHER_MIRROR, "the mirror on west-4 copies it")
+    assert shown == (State.STANDBY, Reason.ANOTHER_MIRROR, "the owner of the flow is the mirror on west-4")
     assert (copying, ready, position) == (False, False, 105)
     assert (copy.state, copy.copying, copy.waited_for_owner) == (State.ACTIVE, True, None)
 

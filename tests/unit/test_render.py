@@ -442,7 +442,7 @@ def test_a_mirror_that_stands_by_says_once_who_copies_and_where_to_ask() -> None
             number,
             state=State.STANDBY,
             reason=Reason.ANOTHER_MIRROR,
-            detail="the mirror on west-4 copies it",
+            detail="the owner of the flow is the mirror on west-4",
         )
         for number in range(3)
     ]
@@ -458,14 +458,14 @@ def test_a_mirror_that_stands_by_says_once_who_copies_and_where_to_ask() -> None
     unknown, turning = shown(None), shown(None, held=True)
 
     assert known.splitlines()[1:3] == [
-        "  stands by: the mirror on west-4, process 4711, has owned the flow since "
-        "2023-11-14 22:13:20 UTC; this one takes over when that one ends or makes no progress",
+        "  stands by: the owner of the flow is the mirror on west-4, process 4711, since 2023-11-14 22:13:20 "
+        "UTC; this one takes over when that one ends or makes no progress",
         "  ask it for the status: twinsite status --url http://west-4:9640",
     ]
-    assert "stands by: another mirror of the flow copies; this one takes over" in unknown
+    assert "stands by: the owner of the flow is another mirror; this one takes over" in unknown
     far = shown(OwnerStatus("west-4", 4711, 1_516_000_000_000_000, ""))
-    assert "has owned the flow since an unknown time; this one takes over" in far
-    assert "orders-2: STANDBY: the mirror on west-4 copies it" in unknown
+    assert "process 4711, since an unknown time; this one takes over" in far
+    assert "orders-2: STANDBY: the owner of the flow is the mirror on west-4" in unknown
     assert "STANDBY:" not in known
     at_home = shown(OwnerStatus("west-4", 4711, 1_700_000_000_000, "http://127.0.0.1:9640"))
     assert "ask it, on west-4, for the status: twinsite status --url http://127.0.0.1:9640" in at_home
@@ -473,4 +473,4 @@ def test_a_mirror_that_stands_by_says_once_who_copies_and_where_to_ask() -> None
         assert "held-0: BLOCKED: error 31 was the answer" in screen
         assert "lost-0: 5 offsets given up: 0 to 5" in screen
     assert "stands by" not in turning
-    assert "orders-2: STANDBY: the mirror on west-4 copies it" in turning
+    assert "orders-2: STANDBY: the owner of the flow is the mirror on west-4" in turning

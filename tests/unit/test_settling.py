@@ -16,7 +16,7 @@ from checkpoint.model import Insertion, OwnerRecord
 from mirror.errors import ConnectionFailedError, NotAuthorizedError, PartitionError, TwinsiteError
 from mirror.flow import judging, settling
 from mirror.flow.context import Flow
-from mirror.flow.ends import Compared
+from mirror.flow.ends import Compared, Seam
 from mirror.flow.facts import SourceLook, Tail, TargetLook
 from mirror.flow.following import Ends, SideError
 from mirror.flow.lagging import LagMeter
@@ -385,7 +385,7 @@ class Overtaken(World):
         super().__init__(monkeypatch)
         self.sources = [SourceLook(TOPIC_ID, 0, 10)]
         self.targets = [TargetLook(0, 0, None, None, 0, None)]
-        self.stops: list[Stop | None] = [None]
+        self.stops: list[Stop | Seam | None] = [None]
         self.unreachable = False
 
     async def look_at_source(self, _flow: object, tps: Collection[TopicPartition]) -> Answers[SourceLook]:
@@ -398,9 +398,7 @@ class Overtaken(World):
             raise ConnectionFailedError("target: gone")
         return dict.fromkeys(tps, self._next(self.targets))
 
-    async def compare_ends(
-        self, _flow: object, ends: Collection[TopicPartition]
-    ) -> dict[TopicPartition, Stop | None]:
+    async def compare_ends(self, _flow: object, ends: Collection[TopicPartition]) -> Compared:
         return dict.fromkeys(ends, self._next(self.stops))
 
     @staticmethod
@@ -460,6 +458,21 @@ async def test_a_record_is_not_another_because_the_map_was_read_too_early(
     await world.settle(copy)
 
     assert copy.state is State.ACTIVE
+
+
+async def test_what_the_source_has_where_a_copy_goes_on_is_told_the_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    What is read then is held against that; where it is in doubt it is asked for with what is before it.
+    """
+    copy, world = partition(), Overtaken(monkeypatch)
+    world.targets, world.stops = [ends_at(5)], [Seam(5, 5)]
+
+    await world.settle(copy)
+
+    assert (copy.state, copy.fetch_offset, copy.batch_end) == (State.ACTIVE, 5, 5)
+    assert copy.ask_offset == 4
 
 
 async def test_what_is_so_when_it_is_looked_at_again_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def another_copies(bench: Bench, source_end: int, position: int) -> None:
     """A look at how far the owner is."""
     bench.p.heard(-1, source_end, source_end)
     bench.p.follow(position, position, OffsetMode.SAME)
-    bench.p.stand_by(bench.now, 2.0, "another mirror copies it")
+    bench.p.stand_by(bench.now, 2.0, "the owner of the flow is another mirror")
 
 
 def unknown(one: PartitionStatus) -> bool:
@@ -89,7 +89,7 @@ def test_of_a_loss_before_another_mirror_took_over_nothing_more_is_told() -> Non
     bench.p.stop(State.DATA_LOSS, Reason.LOG_START_MOVED, "gone", None)
     mine = said(bench)
 
-    bench.p.stand_by(bench.now, 2.0, "another mirror copies it")
+    bench.p.stand_by(bench.now, 2.0, "the owner of the flow is another mirror")
 
     assert (mine.outlook.retention_loss_seconds, unknown(mine)) == (0.0, False)
     assert unknown(said(bench))

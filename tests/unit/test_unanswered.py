@@ -188,12 +188,12 @@ def test_who_stands_by_does_not_know_how_far_the_owner_is_either() -> None:
     What it saw last would be shown as long as a look may take.
     """
     scene = Scene(waiting())
-    scene.copy.stand_by(NOW, 1.0, "another mirror of the flow copies it")
+    scene.copy.stand_by(NOW, 1.0, "the owner of the flow is another mirror")
     scene.target.heard_at = NOW
 
     soon = scene.look(NOW + 10, LONG - 1)
     later = scene.look(LONG)
-    scene.copy.stand_by(LONG, 1.0, "another mirror of the flow copies it")
+    scene.copy.stand_by(LONG, 1.0, "the owner of the flow is another mirror")
 
     assert (soon[0], later, scene.copy.state) == (State.STANDBY, AWAY, State.STANDBY)
 
