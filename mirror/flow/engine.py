@@ -30,7 +30,7 @@ from mirror.flow.owner import Owner
 from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.flow.settling import Look, Settler
 from mirror.flow.states import look_refusal
-from mirror.flow.succession import Span, Succession, standby_look_seconds
+from mirror.flow.succession import Span, Succession, Word, standby_look_seconds
 from mirror.kafka.cluster import Cluster
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicPartition
@@ -79,7 +79,7 @@ class Engine:
         settler: Settler,
         keeper: Keeper,
         refresh: Callable[[bool], Awaitable[None]],
-        announced: Callable[[], int | None],
+        announced: Callable[[], Word | None],
         unwritten_since: Callable[[], float | None],
     ) -> None:
         """Connect the parts; they know the engine only by its hooks.
@@ -87,7 +87,7 @@ class Engine:
         Args:
             refresh: Reads the flow's durable state again; with True only where needed, as we are known to be
                 its only writer.
-            announced: The epoch in the owner record, as last read; None where there is none.
+            announced: The owner record, as last read; None where there is none.
             unwritten_since: Since when nothing has been written to a state that was deleted and that the
                 owner is to rewrite (monotonic seconds); None where it is there.
         """
@@ -347,7 +347,12 @@ class Engine:
 
     async def _owner_seems_gone(self) -> bool:
         holder, now = await self._owner.holder(), time.monotonic()
-        return self._succession.due(holder, self._announced(), self._stood(now), now)
+        return self._succession.due(holder, self._word(), self._stood(now), now)
+
+    def _word(self) -> Word | None:
+        """Where the owner says it runs. It may be unable to repeat that, and copy all the same."""
+        word = self._announced()
+        return word and word._replace(heard_at=max(word.heard_at, self._settler.moved_at))
 
     def _stood(self, now: float) -> Span | None:
         """From when to when the owner has moved nothing although it should have; None where that is not so.

@@ -12,13 +12,16 @@ import pytest
 
 from mirror.errors import ConnectionFailedError, CorruptBatchError, NotAuthorizedError, TwinsiteError
 from mirror.flow import engine as engine_module
+from mirror.flow import succession
 from mirror.flow.append_lanes import AppendLanes
 from mirror.flow.engine import Engine
 from mirror.flow.lanes import Lanes
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.flow.settling import Look
+from mirror.flow.succession import Word
 from mirror.kafka.fetch import Isolation
+from mirror.kafka.transactions import Token
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.harness.daemon import until
 from tests.unit.looked_at import SOON, Right, partition
@@ -101,7 +104,7 @@ def engine_of(
         cast(Any, settler),
         cast(Any, keeper),
         refresh,
-        lambda: right.seen.epoch if right.seen else None,
+        lambda: Word(right.seen.epoch, 0.0) if right.seen else None,
         lambda: unwritten_since,
     )
     return engine
@@ -277,6 +280,34 @@ async def test_where_all_is_stopped_it_is_noticed_that_the_owner_is_gone(
 
     assert right.claims == 1
     assert set(settler.looks) == {2}
+
+
+@pytest.mark.parametrize("moves", [True, False])
+async def test_an_owner_that_gives_no_sign_of_life_is_taken_for_gone_where_all_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, moves: bool
+) -> None:
+    """
+    Nobody would say how late what is paused is, nor warn of a loss. One that still copies lives, though it
+    can write nothing to the state.
+    """
+    monkeypatch.setattr(engine_module, "standby_look_seconds", lambda _: 0.01)
+    for name in ("WORD_COUNTS_SECONDS", "TAKE_OVER_AFTER_SECONDS"):
+        monkeypatch.setattr(succession, name, 0.1)
+    settler, right = Patient(), Claimable()
+    engine = engine_of(settler, lambda tp: tp.partition, right)
+    engine.add(copy := partition(3))
+    engine.pause(copy)
+    asked, began = right.holder, time.monotonic()
+
+    async def holder() -> Token | None:
+        settler.moved_at = time.monotonic() if moves else settler.moved_at
+        return await asked()
+
+    right.holder = holder  # type: ignore[method-assign]
+
+    await eventually(lambda: right.held or time.monotonic() > began + 1, engine.run())
+
+    assert right.held is not moves
 
 
 # -- partitions that go ---------------------------------------------------------------------------
