@@ -27,7 +27,7 @@ from mirror.flow.keeping import Keeper
 from mirror.flow.lanes import Lanes
 from mirror.flow.linked import LinkLane
 from mirror.flow.owner import Owner
-from mirror.flow.partition import HOPELESS, PartitionCopy
+from mirror.flow.partition import FOLLOWED, HOPELESS, PartitionCopy
 from mirror.flow.settling import Look, Settler
 from mirror.flow.states import look_refusal
 from mirror.flow.succession import Span, Succession, Word, standby_look_seconds
@@ -68,6 +68,7 @@ class Engine:
         self._rereading: set[asyncio.Task[None]] = set()
         self._was_owner = False
         self._ask_at = 0.0
+        self._follow_at = 0.0
         self._succession = Succession()
         self._repeats = Repeats()
         self._shown: dict[PartitionCopy, tuple[State, Reason | None]] = {}
@@ -269,9 +270,20 @@ class Engine:
         Partitions between the same two brokers are looked at together, one look at a time. So a broker that
         does not answer holds up only its own partitions, and many questions become one.
         """
-        if not wants_look(partition) or partition in self._settler.busy:
-            return None
-        return None if self._brokers(partition) in self._looking else partition.look_due_at
+        return partition.look_due_at if wants_look(partition) and self._is_free(partition) else None
+
+    def _is_free(self, partition: PartitionCopy) -> bool:
+        """Whether nothing that looks at it, or at others between the same brokers, is under way."""
+        return partition not in self._settler.busy and self._brokers(partition) not in self._looking
+
+    def _to_follow(self) -> list[PartitionCopy]:
+        """What is stopped here, and the mirror that has the right may go on with; each only now and then."""
+        now = time.monotonic()
+        if self._owner.held or now < self._follow_at:
+            return []
+        self._follow_at = now + self._settler.standby_look_seconds
+        stopped = (p for p in self.partitions.values() if p.state in FOLLOWED and not p.unanswered)
+        return [p for p in stopped if self._is_free(p)]
 
     async def _look(self, due: Sequence[PartitionCopy], now: float) -> None:
         """Begin to look at these; returns once it is known who owns the flow, or that nobody can say."""
@@ -286,7 +298,7 @@ class Engine:
             self._refuse(refusal)
             return
         groups: dict[Brokers, list[PartitionCopy]] = {}
-        for partition in self._wanting(due, now):
+        for partition in (*self._wanting(due, now), *self._to_follow()):
             groups.setdefault(self._brokers(partition), []).append(partition)
         for brokers, partitions in groups.items():
             self._looking.add(brokers)

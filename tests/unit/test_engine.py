@@ -16,7 +16,7 @@ from mirror.flow import succession
 from mirror.flow.append_lanes import AppendLanes
 from mirror.flow.engine import Engine
 from mirror.flow.lanes import Lanes
-from mirror.flow.partition import PartitionCopy
+from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.flow.settling import Look
 from mirror.flow.succession import Word
@@ -26,6 +26,14 @@ from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.harness.daemon import until
 from tests.unit.looked_at import SOON, Right, partition
 from tests.unit.target_model import Mirror, source_batch
+
+HOPELESS_IN_ORDER = (
+    State.PAUSED,
+    State.DATA_LOSS,
+    State.FENCED,
+    State.DIVERGED,
+    State.TOPIC_RECREATED,
+)
 
 
 class Claimable(Right):
@@ -46,7 +54,7 @@ class Claimable(Right):
 
 
 class Patient:
-    """A settler: the looks at partition 0 never end, the others find them active."""
+    """A settler: the looks at partition 0 never end, the others block what is not stopped."""
 
     def __init__(self) -> None:
         self.is_owner = False
@@ -64,7 +72,8 @@ class Patient:
             await asyncio.Event().wait()
         again = time.monotonic() + 0.01
         for copy in look.generations:
-            copy.stop(State.BLOCKED, Reason.TARGET_NOT_EMPTY, "", again)
+            if copy.state not in HOPELESS:
+                copy.stop(State.BLOCKED, Reason.TARGET_NOT_EMPTY, "", again)
             self.busy.discard(copy)
 
 
@@ -255,6 +264,28 @@ async def test_who_takes_over_looks_again_whether_a_loss_still_waits_for_a_decis
     ends = {number: engine.partitions[partition(number).tp].acknowledged_target_offset for number in states}
     assert set(settler.looks) == {1, 2, 6}
     assert set(ends.values()) == {70}, "a target log that was cut short meanwhile would not be noticed"
+
+
+async def test_what_is_stopped_here_is_followed_now_and_then_while_another_mirror_has_the_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    That one may go on with it. What is never taken up again without an operator stays as it was found.
+    """
+    monkeypatch.setattr(engine_module, "standby_look_seconds", lambda _: 0.05)
+    settler, right = Patient(), Claimable()
+    engine = engine_of(settler, lambda tp: tp.partition, right)
+    for number, state in enumerate((*HOPELESS_IN_ORDER, State.BLOCKED), 1):
+        engine.add(copy := partition(number))
+        copy.stop(state, Reason.OPERATOR, "", None if state in HOPELESS else 0.0)
+    began = time.monotonic()
+
+    await eventually(lambda: settler.looks.count(1) >= 3, engine.run())
+
+    looks = {number: settler.looks.count(number) for number in range(1, 7)}
+    assert {number for number, count in looks.items() if count} == {1, 2, 3, 6}
+    assert time.monotonic() - began >= 2 * 0.05
+    assert [copy.state for copy in engine.partitions.values()][:5] == list(HOPELESS_IN_ORDER)
 
 
 @pytest.mark.parametrize("right_is_lost", [False, True])
