@@ -359,7 +359,8 @@ class Engine:
 
     async def _owner_seems_gone(self) -> bool:
         holder, now = await self._owner.holder(), time.monotonic()
-        return self._succession.due(holder, self._word(), self._stood(now), now)
+        due = self._succession.due(holder, self._word(), self._stood(now), now)
+        return due or await self._owner.is_own(holder)
 
     def _word(self) -> Word | None:
         """Where the owner says it runs. It may be unable to repeat that, and copy all the same."""

@@ -37,20 +37,30 @@ HOPELESS_IN_ORDER = (
 
 
 class Claimable(Right):
-    """The right to copy the flow, another's until it is claimed."""
+    """The right to copy the flow, another's until it is claimed.
+
+    Attributes:
+        refusals: How the next claims fail.
+        lost: The token that was given to a claim that has failed; None if none was.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.held = False
         self.claims = 0
         self.refusals: list[TwinsiteError] = []
+        self.lost: Token | None = None
 
     async def claim(self, *, patience_seconds: float) -> None:
         assert patience_seconds == 0, "before each attempt it is asked whose the right is"
         self.claims += 1
         if self.refusals:
+            self.seen = self.lost or self.seen
             raise self.refusals.pop()
         self.held = True
+
+    async def is_own(self, holder: Token | None) -> bool:
+        return holder is not None and holder == self.lost
 
 
 class Patient:
@@ -223,6 +233,20 @@ async def test_a_claim_that_fails_for_now_is_made_again_by_the_next_look() -> No
 
     assert (right.claims, copy.attempts) == (3, 0)
     assert len(settler.looks) >= 2
+
+
+async def test_a_claim_whose_answer_is_lost_is_made_again_by_the_next_look() -> None:
+    """
+    The owner is this mirror, and does not know it: nobody else is to be waited for.
+    """
+    settler, right = Patient(), Claimable()
+    right.refusals, right.lost = [ConnectionFailedError("no answer for 30 s")], Token(4711, 1)
+    engine = engine_of(settler, lambda tp: tp.partition, right, time.monotonic() - 6)
+    engine.add(partition(1))
+
+    await eventually(lambda: right.held, engine.run())
+
+    assert right.claims == 2
 
 
 async def test_a_claim_that_fails_for_good_is_shown() -> None:
