@@ -6,7 +6,7 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -135,9 +135,14 @@ async def test_the_state_proves_the_right_where_the_coordinator_does_not(target:
     assert (owner.turn.is_ours(), owner.held) == (False, False)
 
 
-@pytest.mark.parametrize("version", ["source", "target"])
+@pytest.fixture(params=["source", "target"])
+def brokers(request: pytest.FixtureRequest) -> KafkaCluster:
+    """The shared clusters of the two versions."""
+    return cast(KafkaCluster, request.getfixturevalue(request.param))
+
+
 async def test_a_claim_whose_answer_is_lost_is_told_from_one_of_another_mirror(
-    version: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    brokers: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
     The coordinator knows with which mark the right was claimed last, also while it was never used.
@@ -147,7 +152,7 @@ async def test_a_claim_whose_answer_is_lost_is_told_from_one_of_another_mirror(
         await init_producer_id(*args, **options)
         raise ConnectionFailedError("no answer for 30 s")
 
-    async with connected(request.getfixturevalue(version)) as cluster:
+    async with connected(brokers) as cluster:
         ours = Owner(cluster, f"unanswered-{next(NUMBERS)}")
         theirs = Owner(cluster, ours.transactional_id.removeprefix("twinsite."))
         await theirs.claim()
