@@ -68,8 +68,8 @@ class Owner:
         self._begun: tuple[int, int] | None = None
         self._outdated: tuple[int, int] | None = None
         self._claiming: asyncio.Task[None] | None = None
-        self._mark = 1 + secrets.randbelow(MARKS)
-        """Of all our claims."""
+        self._mark = 0
+        """Of our last claim; 0 before the first."""
         self._anothers: Token | None = None
         """The last token that was found to be another mirror's."""
 
@@ -102,7 +102,7 @@ class Owner:
 
     async def _next_token(self, timeout_seconds: float) -> Token:
         """A token that was never given out. A coordinator that lost its last records would repeat our own."""
-        had = self.token
+        had, self._mark = self.token, 1 + secrets.randbelow(MARKS)
         while True:
             token = await init_producer_id(
                 self._target, self.transactional_id, timeout_seconds=timeout_seconds, mark=self._mark
@@ -245,8 +245,8 @@ class Owner:
         """Claim unless another mirror has the right by now. If there is no answer the claim is not repeated:
         before the next one it is asked again whose the right is.
 
-        A token that comes when the right was lost, or claimed once more, is not used. After it, and after one
-        whose answer is lost, the right is claimed again (:meth:`is_own`).
+        A token that comes when the right was lost, or claimed once more, is not used. If it came of our last
+        claim, or its answer is lost, the right is claimed again (:meth:`is_own`).
         """
         if not self._holds(forgotten):
             return
@@ -268,7 +268,8 @@ class Owner:
         """Whether the right went to a claim of ours of which we do not know the token: its answer was lost.
         Nobody does anything under that token, so the right is to be claimed again.
 
-        The mark of another mirror may be the same by chance: then the right is taken from that one.
+        Another mirror may have drawn the same mark. Then the right is taken from that one, but only once:
+        each claim has a new mark.
 
         Raises:
             TwinsiteError: The coordinator cannot be asked.

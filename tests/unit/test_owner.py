@@ -358,6 +358,27 @@ async def test_a_claim_whose_answer_is_lost_is_not_taken_for_that_of_another_mir
     assert (owner.held, is_ours, is_anothers) == (False, [True, True], False)
 
 
+async def test_two_mirrors_that_have_drawn_the_same_mark_do_not_take_the_right_from_each_other_for_ever(
+    coordinator: Coordinator, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Each claim draws a new one.
+    """
+    drawn = iter([4, 9, 5])
+    monkeypatch.setattr(owning, "secrets", SimpleNamespace(randbelow=lambda _: next(drawn)))
+    other = Owner(cast(Any, None), "f")
+    await owner.claim()
+    owner._mark = 10
+    await other.claim()
+
+    took_back = await owner.ask(5), owner.held
+    other_asks = await other.ask(5), other.held
+
+    assert took_back == (False, True), "it waits until the other one has noticed"
+    assert other_asks == (False, False)
+    assert list(coordinator.marks.values()) == [5, 10, 6]
+
+
 async def test_a_right_that_is_claimed_again_is_kept_though_the_first_answer_to_that_is_lost(
     coordinator: Coordinator, owner: Owner
 ) -> None:
