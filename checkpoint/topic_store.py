@@ -110,6 +110,8 @@ class TopicStore:
 
     Attributes:
         fenced: How many writes the broker has refused because of a newer epoch.
+        news_at: When a load last found the log to end elsewhere than the one before: since then nobody has
+            written (monotonic seconds).
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class TopicStore:
         outdated: Callable[[Writer], None] = _untold,
     ) -> None:
         self.fenced = 0
+        self.news_at = -math.inf
         self._log = log
         self._writer = writer
         self._begun = begun
@@ -211,6 +214,8 @@ class TopicStore:
             self._unsure, self._sequence = True, 0
         read, tail = await self._read(known.next_offset, end)
         items = applied(known.items, dict(read))
+        if end != self._known.next_offset:
+            self.news_at = began
         if self._replaced:
             self._gone = {}
         elif shorter:

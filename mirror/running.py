@@ -34,6 +34,7 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.ranking import Ranker, most_urgent
 from mirror.flow.settling import Settler
 from mirror.flow.snapshot import Snapshots
+from mirror.flow.succession import Word
 from mirror.flow.unanswered import Unanswered
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.fetch import Key
@@ -137,7 +138,7 @@ class RunningMirror:
             settler,
             keeper,
             lambda sole_writer: memory.refresh(sole_writer=sole_writer),
-            lambda: memory.owner.producer_epoch if memory.owner else None,
+            lambda: Word(memory.owner.producer_epoch, memory.news_at()) if memory.owner else None,
             lambda: memory.unwritten_since,
         )
         follower = Follower(settings, flow, engine, memory, owner)

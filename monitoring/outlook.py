@@ -203,12 +203,22 @@ def age_seconds(progress: Progress, *, now: float, now_ms: int, fresh_seconds: f
     return max(min(bounds), LEAST_SECONDS) if bounds else None
 
 
-def catch_up_seconds(behind_records: int | None, going: Pace, *, in_time: bool) -> float | None:
+def produced_since(progress: Progress, going: Pace, *, now: float) -> float:
+    """How many offsets the source has produced at this pace since its last answer; 0 if that is not known."""
+    if progress.heard_at is None:
+        return 0.0
+    return (going.produced_per_second or 0.0) * max(now - progress.heard_at, 0.0)
+
+
+def catch_up_seconds(
+    behind_records: int | None, going: Pace, *, in_time: bool, unheard_records: float = 0.0
+) -> float | None:
     """How long until nothing is missing any more.
 
     Args:
         behind_records: From :func:`monitoring.objectives.lag_records`.
         in_time: The copy is known to be complete, or within the stated lag.
+        unheard_records: From :func:`produced_since`; over a slow link that may be most of what is missing.
 
     Returns:
         Seconds; 0 for a copy that is in time; ``math.inf`` for one that does not gain. None if the lag or the
@@ -223,7 +233,8 @@ def catch_up_seconds(behind_records: int | None, going: Pace, *, in_time: bool) 
         return math.inf
     if produced is None:
         return None
-    return behind_records / (copied - produced) if copied > produced else math.inf
+    missing = behind_records + unheard_records
+    return missing / (copied - produced) if copied > produced else math.inf
 
 
 def retention_loss_seconds(

@@ -27,10 +27,10 @@ from mirror.flow.keeping import Keeper
 from mirror.flow.lanes import Lanes
 from mirror.flow.linked import LinkLane
 from mirror.flow.owner import Owner
-from mirror.flow.partition import HOPELESS, PartitionCopy
+from mirror.flow.partition import FOLLOWED, HOPELESS, PartitionCopy
 from mirror.flow.settling import Look, Settler
 from mirror.flow.states import look_refusal
-from mirror.flow.succession import Span, Succession, standby_look_seconds
+from mirror.flow.succession import Span, Succession, Word, standby_look_seconds
 from mirror.kafka.cluster import Cluster
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicPartition
@@ -68,6 +68,7 @@ class Engine:
         self._rereading: set[asyncio.Task[None]] = set()
         self._was_owner = False
         self._ask_at = 0.0
+        self._follow_at = 0.0
         self._succession = Succession()
         self._repeats = Repeats()
         self._shown: dict[PartitionCopy, tuple[State, Reason | None]] = {}
@@ -79,7 +80,7 @@ class Engine:
         settler: Settler,
         keeper: Keeper,
         refresh: Callable[[bool], Awaitable[None]],
-        announced: Callable[[], int | None],
+        announced: Callable[[], Word | None],
         unwritten_since: Callable[[], float | None],
     ) -> None:
         """Connect the parts; they know the engine only by its hooks.
@@ -87,7 +88,7 @@ class Engine:
         Args:
             refresh: Reads the flow's durable state again; with True only where needed, as we are known to be
                 its only writer.
-            announced: The epoch in the owner record, as last read; None where there is none.
+            announced: The owner record, as last read; None where there is none.
             unwritten_since: Since when nothing has been written to a state that was deleted and that the
                 owner is to rewrite (monotonic seconds); None where it is there.
         """
@@ -269,9 +270,20 @@ class Engine:
         Partitions between the same two brokers are looked at together, one look at a time. So a broker that
         does not answer holds up only its own partitions, and many questions become one.
         """
-        if not wants_look(partition) or partition in self._settler.busy:
-            return None
-        return None if self._brokers(partition) in self._looking else partition.look_due_at
+        return partition.look_due_at if wants_look(partition) and self._is_free(partition) else None
+
+    def _is_free(self, partition: PartitionCopy) -> bool:
+        """Whether nothing that looks at it, or at others between the same brokers, is under way."""
+        return partition not in self._settler.busy and self._brokers(partition) not in self._looking
+
+    def _to_follow(self) -> list[PartitionCopy]:
+        """What is stopped here, and the mirror that has the right may go on with; each only now and then."""
+        now = time.monotonic()
+        if self._owner.held or now < self._follow_at:
+            return []
+        self._follow_at = now + self._settler.standby_look_seconds
+        stopped = (p for p in self.partitions.values() if p.state in FOLLOWED and not p.unanswered)
+        return [p for p in stopped if self._is_free(p)]
 
     async def _look(self, due: Sequence[PartitionCopy], now: float) -> None:
         """Begin to look at these; returns once it is known who owns the flow, or that nobody can say."""
@@ -286,7 +298,7 @@ class Engine:
             self._refuse(refusal)
             return
         groups: dict[Brokers, list[PartitionCopy]] = {}
-        for partition in self._wanting(due, now):
+        for partition in (*self._wanting(due, now), *self._to_follow()):
             groups.setdefault(self._brokers(partition), []).append(partition)
         for brokers, partitions in groups.items():
             self._looking.add(brokers)
@@ -347,7 +359,13 @@ class Engine:
 
     async def _owner_seems_gone(self) -> bool:
         holder, now = await self._owner.holder(), time.monotonic()
-        return self._succession.due(holder, self._announced(), self._stood(now), now)
+        due = self._succession.due(holder, self._word(), self._stood(now), now)
+        return due or await self._owner.is_own(holder)
+
+    def _word(self) -> Word | None:
+        """Where the owner says it runs. It may be unable to repeat that, and copy all the same."""
+        word = self._announced()
+        return word and word._replace(heard_at=max(word.heard_at, self._settler.moved_at))
 
     def _stood(self, now: float) -> Span | None:
         """From when to when the owner has moved nothing although it should have; None where that is not so.

@@ -63,7 +63,12 @@ async def open_memory(flow: str, target: Cluster, owner: Owner, patience_seconds
         log.warning("state_topic_has_few_replicas", topic=topic, replicas=found.replicas, wanted=replicas)
     if found.flushed is False:
         log.warning("state_topic_not_flushed", topic=topic, wanted=FLUSHED)
-    return FlowMemory(state, fenced=lambda: store.fenced, cut_short=lambda: store.cut_short)
+    return FlowMemory(
+        state,
+        fenced=lambda: store.fenced,
+        cut_short=lambda: store.cut_short,
+        news_at=lambda: store.news_at,
+    )
 
 
 def _replicas(target: Cluster) -> int:

@@ -24,9 +24,11 @@ from mirror.flow.context import Flow
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import append_refusal, pause_seconds
 from mirror.kafka.answers import Ended
+from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.connection import Connection
+from mirror.kafka.failures import says_gone
 from mirror.kafka.offsets import DEBUGGER, LATEST, Answers, Marking, list_offsets, write_markers
-from mirror.model import Gap, Reason
+from mirror.model import Gap, Reason, TopicPartition
 
 MARKERS_AT_ONCE = 5_000
 """In one request, all partitions together: half a second for the broker, a fifth of a new owner's wait."""
@@ -35,7 +37,9 @@ LOST_AT_ONCE = 500
 LANDING_SECONDS = 2.0
 """Four times what a broker needs to append the markers of a request it has begun."""
 LEADERS_SECONDS = 1.0
-"""How often the metadata is read while a broker is silent: a broker may hang for as long as a request may."""
+"""How often the metadata is read while a broker is silent: a broker may hang for as long as a request may.
+So much later it has to be said again that a topic is gone: a broker that starts may not know it yet.
+"""
 EPOCHS = 1 << 31
 """Coordinator epochs are below this."""
 OWNER_EPOCHS = 1 << 16
@@ -158,11 +162,11 @@ async def until_landed(flow: Flow, node: int, partitions: Sequence[PartitionCopy
     The broker may have received the request and be frozen. Once it answers another one it has begun what it
     received before. What a broker appends to partitions that it no longer leads does not last.
     """
-    left, attempts = list(partitions), 0
+    left, attempts, missing = list(partitions), 0, dict[PartitionCopy, float]()
     while left:
         flow.hooks.stale(flow.target)
         try:
-            free = await _free(flow, node, left)
+            free = await _free(flow, node, left, missing)
         except TwinsiteError as refused:
             attempts += 1
             _say(flow, left, refused)
@@ -175,15 +179,20 @@ async def until_landed(flow: Flow, node: int, partitions: Sequence[PartitionCopy
         left = [p for p in left if p.markers_under_way]
 
 
-async def _free(flow: Flow, node: int, partitions: Sequence[PartitionCopy]) -> Sequence[PartitionCopy]:
+async def _free(
+    flow: Flow, node: int, partitions: Sequence[PartitionCopy], missing: dict[PartitionCopy, float]
+) -> Sequence[PartitionCopy]:
     """Return all partitions when the broker has answered, or those whose leader has moved once there are any.
+
+    Args:
+        missing: Since when the target says that it has these no more, in monotonic seconds; kept up to date.
 
     Raises:
         TwinsiteError: The broker cannot be asked, or did not answer.
     """
     hearing = asyncio.create_task(flow.target.hear_from(node))
     try:
-        while not (moved := [p for p in partitions if _has_moved(flow, p, node)]):
+        while not (moved := [p for p in partitions if _has_moved(flow.target.info, p, node, missing)]):
             await asyncio.wait({hearing}, timeout=LEADERS_SECONDS)
             if hearing.done():
                 hearing.result()
@@ -194,15 +203,26 @@ async def _free(flow: Flow, node: int, partitions: Sequence[PartitionCopy]) -> S
         hearing.cancel()
 
 
-def _has_moved(flow: Flow, partition: PartitionCopy, node: int) -> bool:
-    """Whether another broker leads it, or its topic is gone.
+def _has_moved(
+    info: ClusterInfo, partition: PartitionCopy, node: int, missing: dict[PartitionCopy, float]
+) -> bool:
+    """Whether another broker leads it, or it is gone according to two answers some time apart.
 
     While it has no leader, the one that it had may come back, as its only replica in sync, and lead again.
     """
-    leader = flow.target.info.leader(partition.target)
-    if leader == -1:
-        return flow.target.info.partition(partition.target) is None
-    return leader != node
+    leader = info.leader(partition.target)
+    if leader != -1 or not _is_gone(info, partition.target):
+        missing.pop(partition, None)
+        return leader not in {-1, node}
+    return info.seen_at - missing.setdefault(partition, info.seen_at) >= LEADERS_SECONDS
+
+
+def _is_gone(info: ClusterInfo, target: TopicPartition) -> bool:
+    """Whether the target says so, of the topic or of a partition that it had. Hidden is not gone."""
+    topic = info.topics.get(target.topic)
+    if topic is None:
+        return says_gone(info.errors.get(target.topic))
+    return target.partition not in topic.partitions
 
 
 def _land(flow: Flow, partitions: Iterable[PartitionCopy]) -> None:

@@ -43,13 +43,20 @@ class FlowMemory:
     Args:
         fenced: Counts the writes to it that were refused because of a newer epoch.
         cut_short: Whether it has lost something that the next write will write again.
+        news_at: When something that was new in it was last read (monotonic seconds).
     """
 
     def __init__(
-        self, state: FlowState, *, fenced: Callable[[], int] = int, cut_short: Callable[[], bool] = bool
+        self,
+        state: FlowState,
+        *,
+        fenced: Callable[[], int] = int,
+        cut_short: Callable[[], bool] = bool,
+        news_at: Callable[[], float] = float,
     ) -> None:
         self.fenced = fenced
         self.cut_short = cut_short
+        self.news_at = news_at
         self._state = state
 
     async def introduce(

@@ -31,6 +31,7 @@ from monitoring.outlook import (
     catch_up_seconds,
     last,
     pace,
+    produced_since,
     retention_loss_seconds,
     soonest,
     standing_still,
@@ -61,6 +62,7 @@ class Projection:
         retention_loss_seconds: Until retention takes a record that is not copied; 0 in state DATA_LOSS.
         state: The partition's. One in DATA_LOSS has lost already and does not count for losses to come.
         headroom_seconds: Until retention takes the next record if nothing more is copied; 0 in DATA_LOSS.
+        unheard_records: What is missing besides, by the pace: written since the source was last heard.
     """
 
     behind_records: int | None
@@ -69,6 +71,7 @@ class Projection:
     pace: Pace
     state: State = State.ACTIVE
     headroom_seconds: float | None = None
+    unheard_records: float = 0.0
 
     def status(self) -> Outlook:
         """The projection as the status shows it."""
@@ -189,14 +192,15 @@ class Outlooks:
         complete = self._nothing_missing(progress, now)
         going = self._pace(p, now, complete=complete)
         in_time = complete or (state is State.ACTIVE and behind.seconds is not None)
-        catch_up = catch_up_seconds(behind.records, going, in_time=in_time)
+        unheard = produced_since(progress, going, now=now)
+        catch_up = catch_up_seconds(behind.records, going, in_time=in_time, unheard_records=unheard)
         sample = self._sample(p, progress, now, now_ms)
         lost = state is State.DATA_LOSS and not p.copied_elsewhere
         loss = headroom = 0.0 if lost else None
         if sample is not None and loss is None:
             loss = retention_loss_seconds(sample, going, self._retention(p.tp.topic), complete=complete)
             headroom = self._headroom(p, sample, going, complete=False)
-        return Projection(behind.records, catch_up, loss, going, state, headroom)
+        return Projection(behind.records, catch_up, loss, going, state, headroom, unheard)
 
     def headroom_seconds(
         self, p: PartitionCopy, progress: Progress, *, now: float, now_ms: int
@@ -262,7 +266,8 @@ def of_flow(projections: Sequence[Projection]) -> FlowOutlook:
     behind = total(one.behind_records for one in together) if together else None
     backlog_records = None if behind is None else int(behind)
     going = _together([_counted(one) for one in together])
-    backlog = catch_up_seconds(backlog_records, going, in_time=_in_time(together))
+    unheard = sum(one.unheard_records for one in together)
+    backlog = catch_up_seconds(backlog_records, going, in_time=_in_time(together), unheard_records=unheard)
     to_lose = [one for one in projections if one.state is not State.DATA_LOSS]
     catch_up = last(one.catch_up_seconds for one in projections)
     return FlowOutlook(

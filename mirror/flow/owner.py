@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 
@@ -26,7 +27,7 @@ from mirror.errors import ConnectionFailedError, TwinsiteError
 from mirror.failpoints import reach
 from mirror.flow.turn import Turn
 from mirror.kafka.cluster import Cluster
-from mirror.kafka.transactions import Token, current_token, init_producer_id
+from mirror.kafka.transactions import MARKS, Token, current_token, init_producer_id, mark_of
 
 log = structlog.get_logger(__name__)
 
@@ -67,6 +68,10 @@ class Owner:
         self._begun: tuple[int, int] | None = None
         self._outdated: tuple[int, int] | None = None
         self._claiming: asyncio.Task[None] | None = None
+        self._mark = 0
+        """Of our last claim; 0 before the first."""
+        self._anothers: Token | None = None
+        """The last token that was found to be another mirror's."""
 
     async def claim(self, *, new_flow: bool = False, patience_seconds: float = CLAIMED_FOR_SECONDS) -> Token:
         """Take the right from its holder. We may write TAKEOVER_WAIT_SECONDS after :meth:`begun`.
@@ -97,10 +102,10 @@ class Owner:
 
     async def _next_token(self, timeout_seconds: float) -> Token:
         """A token that was never given out. A coordinator that lost its last records would repeat our own."""
-        had = self.token
+        had, self._mark = self.token, 1 + secrets.randbelow(MARKS)
         while True:
             token = await init_producer_id(
-                self._target, self.transactional_id, timeout_seconds=timeout_seconds
+                self._target, self.transactional_id, timeout_seconds=timeout_seconds, mark=self._mark
             )
             if had is None or token.producer_id != had.producer_id or token.epoch > had.epoch:
                 return token
@@ -179,7 +184,7 @@ class Owner:
             self._target, self.transactional_id, timeout_seconds=timeout_seconds, cut_off=True
         )
         self.seen = holder
-        if holder is None or holder == token == outdated:
+        if holder is None or holder == token == outdated or await self.is_own(holder, timeout_seconds):
             await self._claim_again(token, asked_at + timeout_seconds)
         else:
             self._hear(token, asked_at, ours=holder == token)
@@ -240,9 +245,8 @@ class Owner:
         """Claim unless another mirror has the right by now. If there is no answer the claim is not repeated:
         before the next one it is asked again whose the right is.
 
-        A token that comes when the right was lost, or claimed once more, is not used. It and one whose answer
-        is lost look like another mirror's. So we stand by, and some mirror takes over from that one, which
-        does nothing.
+        A token that comes when the right was lost, or claimed once more, is not used. If it came of our last
+        claim, or its answer is lost, the right is claimed again (:meth:`is_own`).
         """
         if not self._holds(forgotten):
             return
@@ -250,7 +254,7 @@ class Owner:
         before = await current_token(
             self._target, self.transactional_id, timeout_seconds=ASKED_FOR_SECONDS, cut_off=True
         )
-        if before is not None and before != forgotten:
+        if before is not None and before != forgotten and not await self.is_own(before):
             self.seen = before
             self._hear(forgotten, asked_at, ours=False)
         elif self._holds(forgotten):
@@ -259,6 +263,23 @@ class Owner:
             if self._holds(forgotten):
                 self._take(token, asked_at, first=False)
                 log.warning("ownership_forgotten", transactional_id=self.transactional_id)
+
+    async def is_own(self, holder: Token | None, timeout_seconds: float = ASKED_FOR_SECONDS) -> bool:
+        """Whether the right went to a claim of ours of which we do not know the token: its answer was lost.
+        Nobody does anything under that token, so the right is to be claimed again.
+
+        Another mirror may have drawn the same mark. Then the right is taken from that one, but only once:
+        each claim has a new mark.
+
+        Raises:
+            TwinsiteError: The coordinator cannot be asked.
+        """
+        if holder is None or holder in {self.token, self._anothers}:
+            return False
+        mark = await mark_of(self._target, self.transactional_id, holder, timeout_seconds=timeout_seconds)
+        if mark != self._mark:
+            self._anothers = holder
+        return mark == self._mark
 
     async def holder(self) -> Token | None:
         """The token of the present holder of the right; None if the coordinator knows none.

@@ -19,6 +19,10 @@ from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
 
 HOPELESS = frozenset({State.PAUSED, State.DATA_LOSS, State.DIVERGED, State.TOPIC_RECREATED, State.FENCED})
 """States that only an operator ends."""
+FOLLOWED = frozenset({State.PAUSED, State.DATA_LOSS, State.FENCED})
+"""Those of them in which a mirror that stands by goes on noting how far the owner is. An operator may have
+ended them there; once this mirror is the owner it goes on from that, or says how far the copy is.
+"""
 
 
 class PartitionCopy(Passage):
@@ -35,6 +39,8 @@ class PartitionCopy(Passage):
             and what the target has acknowledged to that mirror, is not known here.
         stamped: An answer has shown that the target replaces record times; nothing has shown since that it no
             longer does.
+        looked_at: When the last look began that found where the copy ends (monotonic seconds); None if there
+            was none, or another mirror may have copied since.
         topic_gone: The source no longer has the topic: nothing is missing, and nothing can be lost.
         waited_for_owner: The first and the last look (monotonic seconds) between which the owner has not
             moved, though it should have; None if it did, or had nothing to copy.
@@ -255,7 +261,9 @@ class PartitionCopy(Passage):
     def follow(self, next_offset: int, target_next_offset: int, mode: OffsetMode) -> bool:
         """Note how far the owner is; call it before :meth:`stand_by`.
 
-        When the owner's copy was complete is remembered: this mirror may be the next owner.
+        When the owner's copy was complete is remembered: this mirror may be the next owner. So is up to where
+        the target has acknowledged what the owner appends: it goes on only from an end that is right by its
+        judgement, or an operator's. That a log now ends earlier is for a look to judge.
 
         Returns:
             Whether the owner has come further since the last look.
@@ -269,6 +277,9 @@ class PartitionCopy(Passage):
         self.mode = mode
         self.next_offset = self.send_offset = next_offset
         self.target_next_offset = target_next_offset
+        if moved:
+            self.acknowledged_target_offset = target_next_offset
+        self.looked_at = None
         self._marks.reach(next_offset)
         return moved
 

@@ -119,7 +119,8 @@ class Settler:
                 self._side_failed(partition, seen, look)
                 continue
             if look.counts_for(partition):
-                partition.heard(-1, seen.high_watermark, seen.readable_end, at=look.began_at)
+                if partition.state not in HOPELESS:  # those are projected from when the source told all
+                    partition.heard(-1, seen.high_watermark, seen.readable_end, at=look.began_at)
                 known, now = self._memory.known(partition.tp), time.monotonic()
                 position = seen.position(known)
                 if known is not None and position is not None:
@@ -380,7 +381,7 @@ class Settler:
                     partition.lost = (lost_from, lost_to)
                     partition.copied_elsewhere = not self._right.held
                 if target_end is not None:
-                    partition.acknowledged_target_offset = target_end
+                    partition.acknowledged_target_offset, partition.looked_at = target_end, look.began_at
             case Unreplicated(detail):
                 partition.refused(UNREPLICATED, detail, now)
             case Register():

@@ -16,6 +16,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from mirror.broker_codes import UNKNOWN_TOPIC_OR_PARTITION
 from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
 
 AUTHORIZATION_CODES = frozenset({29, 30, 31, 53, 65})
@@ -39,6 +40,11 @@ def broker_error(code: int, what: str, message: str | None = None) -> TwinsiteEr
     if code in AUTHORIZATION_CODES:
         return NotAuthorizedError(text)
     return BrokerError(name, code, text, retriable=bool(getattr(known, "retriable", False)))
+
+
+def says_gone(error: TwinsiteError | None) -> bool:
+    """True if a broker, asked for a topic by name, has said that it does not exist."""
+    return isinstance(error, BrokerError) and error.code == UNKNOWN_TOPIC_OR_PARTITION
 
 
 def retrying(

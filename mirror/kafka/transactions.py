@@ -2,7 +2,9 @@
 
 No transaction is ever begun. The coordinator durably keeps one producer id per
 transactional id. Every InitProducerId raises its epoch, so the last caller can prove
-that it was the last. The coordinator is looked up once, and again whenever in doubt.
+that it was the last. The coordinator also keeps the transaction timeout that the caller
+gave. It limits nothing here, and serves as a mark: by it a caller whose answer was lost
+knows that it was the last. The coordinator is looked up once, and again whenever in doubt.
 
 Sources: KIP-98 (InitProducerId), KIP-664 (DescribeTransactions), KIP-890, the Kafka protocol
 guide (FindCoordinator).
@@ -25,6 +27,8 @@ from mirror.kafka.failures import broker_error, retrying
 
 TRANSACTIONAL_ID = 1
 """The key type by which a coordinator is looked up; that of a group would be 0."""
+MARKS = 60_000
+"""Marks are from 1 to this."""
 TRANSACTIONAL_ID_NOT_FOUND = 105
 COORDINATOR_CODES = frozenset({14, 15, 16})
 WORTH_ANOTHER_TRY = COORDINATOR_CODES | {41, 51}
@@ -39,19 +43,20 @@ class Token(NamedTuple):
 
 
 async def init_producer_id(
-    cluster: Cluster, transactional_id: str, *, timeout_seconds: float = 60.0
+    cluster: Cluster, transactional_id: str, *, timeout_seconds: float = 60.0, mark: int = MARKS
 ) -> Token:
     """Take the transactional id: same producer id as before, next epoch.
 
     Args:
         timeout_seconds: How long to retry.
+        mark: What :func:`mark_of` gives for the token.
 
     Raises:
         NotAuthorizedError: No WRITE on the transactional id.
         BrokerError, ConnectionFailedError: No usable answer within ``timeout_seconds``.
     """
     request = InitProducerIdRequest(
-        transactional_id=transactional_id, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+        transactional_id=transactional_id, transaction_timeout_ms=mark, producer_id=-1, producer_epoch=-1
     )
     answer = await _ask(cluster, transactional_id, request, timeout_seconds, highest=4, lane=CLAIMS)
     if answer.producer_id < 0:
@@ -75,11 +80,34 @@ async def current_token(
         NotAuthorizedError: No DESCRIBE on the transactional id.
         BrokerError, ConnectionFailedError: No usable answer within ``timeout_seconds``.
     """
+    answer = await _describe(cluster, transactional_id, timeout_seconds, cut_off=cut_off)
+    return None if answer is None else Token(answer.producer_id, answer.producer_epoch)
+
+
+async def mark_of(
+    cluster: Cluster, transactional_id: str, token: Token, *, timeout_seconds: float
+) -> int | None:
+    """The mark with which a token was taken; None if it is not the last one.
+
+    Args:
+        timeout_seconds: How long to retry; what is unanswered by then is given up.
+
+    Raises:
+        TwinsiteError: As for :func:`current_token`.
+    """
+    answer = await _describe(cluster, transactional_id, timeout_seconds, cut_off=True)
+    if answer is None or token != (answer.producer_id, answer.producer_epoch):
+        return None
+    return int(answer.transaction_timeout_ms)
+
+
+async def _describe(
+    cluster: Cluster, transactional_id: str, timeout_seconds: float, *, cut_off: bool
+) -> Any | None:
+    """What the coordinator knows of the transactional id; None when it does not know it."""
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     answer = await _ask(cluster, transactional_id, request, timeout_seconds, cut_off=cut_off)
-    if answer.error_code == TRANSACTIONAL_ID_NOT_FOUND:
-        return None
-    return Token(answer.producer_id, answer.producer_epoch)
+    return None if answer.error_code == TRANSACTIONAL_ID_NOT_FOUND else answer
 
 
 async def _ask(

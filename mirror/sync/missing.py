@@ -16,10 +16,10 @@ from collections.abc import Collection, Mapping
 
 import structlog
 
-from mirror import broker_codes as codes
-from mirror.errors import BrokerError, NotAuthorizedError, TwinsiteError
+from mirror.errors import NotAuthorizedError, TwinsiteError
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.cluster_info import ClusterInfo
+from mirror.kafka.failures import says_gone
 from mirror.model import Reason
 from mirror.sync.names import NamePolicy
 from mirror.sync.topics import Conflict
@@ -77,7 +77,7 @@ class MissingTopics:
 
     def _why(self, name: str, error: TwinsiteError | None) -> Conflict | None:
         target = self._policy.to_target(name)
-        if _is_gone(error):
+        if says_gone(error):
             return Conflict(name, target, Reason.TOPIC_DELETED, f"the source no longer has topic {name}")
         if isinstance(error, NotAuthorizedError):
             words = f"the mirror is not authorized to see whether the source still has topic {name}: {error}"
@@ -97,10 +97,5 @@ class MissingTopics:
         copies = {self._policy.to_target(name): name for name in self.gone.intersection(begun)}
         if copies:
             errors = (await self._target.describe_topics(sorted(copies))).errors
-            self._without_copy = frozenset(copies[one] for one in copies if _is_gone(errors.get(one)))
+            self._without_copy = frozenset(copies[one] for one in copies if says_gone(errors.get(one)))
         return before & self._without_copy
-
-
-def _is_gone(error: TwinsiteError | None) -> bool:
-    """True if a broker, asked for the topic by name, has said that it does not exist."""
-    return isinstance(error, BrokerError) and error.code == codes.UNKNOWN_TOPIC_OR_PARTITION

@@ -127,7 +127,7 @@ def _is_anothers(copy: PartitionCopy) -> bool:
 
 def _went_on(copy: PartitionCopy) -> bool:
     """Whether a look found where the copy goes on, and nothing has contradicted it since."""
-    return copy.acknowledged_target_offset is not None and not _is_anothers(copy)
+    return None not in {copy.acknowledged_target_offset, copy.looked_at} and not _is_anothers(copy)
 
 
 def _copies_there(known: Known, source_id: str, target_topic: str) -> bool:

@@ -6,11 +6,15 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from checkpoint.errors import StateUnavailableError
+from mirror.errors import ConnectionFailedError
+from mirror.flow import owner as owning
 from mirror.flow.owner import TAKEOVER_WAIT_SECONDS, Owner
+from mirror.kafka.transactions import init_producer_id
 from tests.contract.connected import NUMBERS, connected
 from tests.harness.kafka import KafkaCluster
 
@@ -129,6 +133,38 @@ async def test_the_state_proves_the_right_where_the_coordinator_does_not(target:
 
     assert (unproven, proven) == (False, (True, True))
     assert (owner.turn.is_ours(), owner.held) == (False, False)
+
+
+@pytest.fixture(params=["source", "target"])
+def brokers(request: pytest.FixtureRequest) -> KafkaCluster:
+    """The shared clusters of the two versions."""
+    return cast(KafkaCluster, request.getfixturevalue(request.param))
+
+
+async def test_a_claim_whose_answer_is_lost_is_told_from_one_of_another_mirror(
+    brokers: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The coordinator knows with which mark the right was claimed last, also while it was never used.
+    """
+
+    async def unanswered(*args: Any, **options: Any) -> None:
+        await init_producer_id(*args, **options)
+        raise ConnectionFailedError("no answer for 30 s")
+
+    async with connected(brokers) as cluster:
+        ours = Owner(cluster, f"unanswered-{next(NUMBERS)}")
+        theirs = Owner(cluster, ours.transactional_id.removeprefix("twinsite."))
+        await theirs.claim()
+        with monkeypatch.context() as patched:
+            patched.setattr(owning, "init_producer_id", unanswered)
+            with pytest.raises(ConnectionFailedError):
+                await ours.claim(patience_seconds=0.0)
+        after_ours = await ours.is_own(await ours.holder()), await theirs.is_own(await theirs.holder())
+        await theirs.claim()
+        after_theirs = await ours.is_own(await ours.holder())
+
+    assert (after_ours, after_theirs) == ((True, False), False)
 
 
 async def eventually_confirmed(owner: Owner) -> None:

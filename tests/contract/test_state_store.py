@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import struct
 from collections.abc import AsyncIterator, Callable
 
@@ -195,6 +196,22 @@ async def test_a_second_look_reads_only_what_is_new() -> None:
     assert again == after
     assert read_for_news == [49, 50]
     assert log.read_from[2:] == [50]
+
+
+async def test_when_somebody_has_last_written_is_seen_by_who_reads() -> None:
+    """
+    Though it is what was there before, as an owner repeats where it runs.
+    """
+    log = MemoryLog()
+    writer, reader = TopicStore(log), TopicStore(log)
+    seen = []
+    for put in ({}, {"a": b"1"}, {}, {"a": b"1"}, {}):
+        await writer.put(put)
+        await reader.load()
+        seen.append(reader.news_at)
+
+    assert seen[0] == -math.inf
+    assert seen[0] < seen[1] == seen[2] < seen[3] == seen[4]
 
 
 async def test_what_a_reader_was_given_is_its_own() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.faults.flows import complete, copied, mirror_of, partitions
-from tests.harness.checker import assert_exact
+from tests.faults.flows import complete, copied, mirror_of, owns, partitions
+from tests.harness.checker import assert_exact, watermarks
 from tests.harness.data import json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load, load_transactions
@@ -80,6 +80,42 @@ async def test_an_owner_that_ends_is_followed_though_there_is_nothing_to_copy(
 
     assert (stopped.code, single.code, owns) == (0, 0, True)
     assert_exact(source.bootstrap, target.bootstrap, [name])
+
+
+@pytest.mark.timeout(300)
+async def test_an_owner_that_is_killed_is_followed_by_one_where_only_an_operator_ends_what_is_stopped(
+    source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    The loss that has stopped it here was accepted at the owner. It is not looked at here; but the owner says
+    no more that it is there.
+    """
+    name = await topic(source)
+    command = mirror_of(source, target, name, name)
+    load(source.bootstrap, name, json_rows(20, 50))
+    single = await twinsite(*command, "--once", work_dir=tmp_path)
+    load(source.bootstrap, name, json_rows(30, 50, seed=2))
+    source.delete_records(name, {0: 35})
+    with Twinsite.run(*command, work_dir=tmp_path) as standby:
+        await standby.wait_for(lambda: states(standby) == {"DATA_LOSS"}, "the loss is seen")
+        with Twinsite.run(*command, work_dir=tmp_path) as owner:
+            await owner.wait_for(
+                lambda: bool(events(owner.stderr, "owner_of_the_flow")), "the other one has it"
+            )
+            await owner.wait_for(lambda: states(owner) == {"DATA_LOSS"}, "it sees the loss, too")
+            url = f"http://127.0.0.1:{owner.port}"
+            accepted = await twinsite("accept-loss", name, "--yes", "--url", url, work_dir=tmp_path)
+            await owner.wait_for(partial(complete, owner, source, [name]), "the rest is copied")
+            await standby.wait_for(partial(complete, standby, source, [name]), "it is known how far that is")
+            shown = states(standby), owns(standby)
+            owner.kill()
+        load(source.bootstrap, name, json_rows(10, 50, seed=3))
+        await standby.wait_for(partial(complete, standby, source, [name]), "it goes on", 150)
+        ended = states(standby), owns(standby)
+
+    assert (single.code, accepted.code) == (0, 0), single.stderr + accepted.stderr
+    assert (shown, ended) == (({"DATA_LOSS"}, False), ({"ACTIVE"}, True))
+    assert watermarks(target.bootstrap, name)[0] == (0, 60)
 
 
 async def test_a_state_topic_that_is_deleted_is_written_again_by_the_owner_and_by_nobody_else(

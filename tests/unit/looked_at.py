@@ -61,6 +61,9 @@ class Right:
     async def holder(self) -> Token | None:
         return self.seen
 
+    async def is_own(self, _holder: Token | None) -> bool:
+        return False
+
 
 class Remembered:
     """The durable state of partitions that start at 0, prepared but for some."""

@@ -12,38 +12,59 @@ import pytest
 
 from mirror.errors import ConnectionFailedError, CorruptBatchError, NotAuthorizedError, TwinsiteError
 from mirror.flow import engine as engine_module
+from mirror.flow import succession
 from mirror.flow.append_lanes import AppendLanes
 from mirror.flow.engine import Engine
 from mirror.flow.lanes import Lanes
-from mirror.flow.partition import PartitionCopy
+from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.flow.settling import Look
+from mirror.flow.succession import Word
 from mirror.kafka.fetch import Isolation
+from mirror.kafka.transactions import Token
 from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.harness.daemon import until
 from tests.unit.looked_at import SOON, Right, partition
 from tests.unit.target_model import Mirror, source_batch
 
+HOPELESS_IN_ORDER = (
+    State.PAUSED,
+    State.DATA_LOSS,
+    State.FENCED,
+    State.DIVERGED,
+    State.TOPIC_RECREATED,
+)
+
 
 class Claimable(Right):
-    """The right to copy the flow, another's until it is claimed."""
+    """The right to copy the flow, another's until it is claimed.
+
+    Attributes:
+        refusals: How the next claims fail.
+        lost: The token that was given to a claim that has failed; None if none was.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.held = False
         self.claims = 0
         self.refusals: list[TwinsiteError] = []
+        self.lost: Token | None = None
 
     async def claim(self, *, patience_seconds: float) -> None:
         assert patience_seconds == 0, "before each attempt it is asked whose the right is"
         self.claims += 1
         if self.refusals:
+            self.seen = self.lost or self.seen
             raise self.refusals.pop()
         self.held = True
 
+    async def is_own(self, holder: Token | None) -> bool:
+        return holder is not None and holder == self.lost
+
 
 class Patient:
-    """A settler: the looks at partition 0 never end, the others find them active."""
+    """A settler: the looks at partition 0 never end, the others block what is not stopped."""
 
     def __init__(self) -> None:
         self.is_owner = False
@@ -61,7 +82,8 @@ class Patient:
             await asyncio.Event().wait()
         again = time.monotonic() + 0.01
         for copy in look.generations:
-            copy.stop(State.BLOCKED, Reason.TARGET_NOT_EMPTY, "", again)
+            if copy.state not in HOPELESS:
+                copy.stop(State.BLOCKED, Reason.TARGET_NOT_EMPTY, "", again)
             self.busy.discard(copy)
 
 
@@ -101,7 +123,7 @@ def engine_of(
         cast(Any, settler),
         cast(Any, keeper),
         refresh,
-        lambda: right.seen.epoch if right.seen else None,
+        lambda: Word(right.seen.epoch, 0.0) if right.seen else None,
         lambda: unwritten_since,
     )
     return engine
@@ -213,6 +235,20 @@ async def test_a_claim_that_fails_for_now_is_made_again_by_the_next_look() -> No
     assert len(settler.looks) >= 2
 
 
+async def test_a_claim_whose_answer_is_lost_is_made_again_by_the_next_look() -> None:
+    """
+    The owner is this mirror, and does not know it: nobody else is to be waited for.
+    """
+    settler, right = Patient(), Claimable()
+    right.refusals, right.lost = [ConnectionFailedError("no answer for 30 s")], Token(4711, 1)
+    engine = engine_of(settler, lambda tp: tp.partition, right, time.monotonic() - 6)
+    engine.add(partition(1))
+
+    await eventually(lambda: right.held, engine.run())
+
+    assert right.claims == 2
+
+
 async def test_a_claim_that_fails_for_good_is_shown() -> None:
     """
     Nothing but an operator ends that, and nobody may be copying.
@@ -254,6 +290,28 @@ async def test_who_takes_over_looks_again_whether_a_loss_still_waits_for_a_decis
     assert set(ends.values()) == {70}, "a target log that was cut short meanwhile would not be noticed"
 
 
+async def test_what_is_stopped_here_is_followed_now_and_then_while_another_mirror_has_the_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    That one may go on with it. What is never taken up again without an operator stays as it was found.
+    """
+    monkeypatch.setattr(engine_module, "standby_look_seconds", lambda _: 0.05)
+    settler, right = Patient(), Claimable()
+    engine = engine_of(settler, lambda tp: tp.partition, right)
+    for number, state in enumerate((*HOPELESS_IN_ORDER, State.BLOCKED), 1):
+        engine.add(copy := partition(number))
+        copy.stop(state, Reason.OPERATOR, "", None if state in HOPELESS else 0.0)
+    began = time.monotonic()
+
+    await eventually(lambda: settler.looks.count(1) >= 3, engine.run())
+
+    looks = {number: settler.looks.count(number) for number in range(1, 7)}
+    assert {number for number, count in looks.items() if count} == {1, 2, 3, 6}
+    assert time.monotonic() - began >= 2 * 0.05
+    assert [copy.state for copy in engine.partitions.values()][:5] == list(HOPELESS_IN_ORDER)
+
+
 @pytest.mark.parametrize("right_is_lost", [False, True])
 async def test_where_all_is_stopped_it_is_noticed_that_the_owner_is_gone(
     monkeypatch: pytest.MonkeyPatch, right_is_lost: bool
@@ -277,6 +335,34 @@ async def test_where_all_is_stopped_it_is_noticed_that_the_owner_is_gone(
 
     assert right.claims == 1
     assert set(settler.looks) == {2}
+
+
+@pytest.mark.parametrize("moves", [True, False])
+async def test_an_owner_that_gives_no_sign_of_life_is_taken_for_gone_where_all_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, moves: bool
+) -> None:
+    """
+    Nobody would say how late what is paused is, nor warn of a loss. One that still copies lives, though it
+    can write nothing to the state.
+    """
+    monkeypatch.setattr(engine_module, "standby_look_seconds", lambda _: 0.01)
+    for name in ("WORD_COUNTS_SECONDS", "TAKE_OVER_AFTER_SECONDS"):
+        monkeypatch.setattr(succession, name, 0.1)
+    settler, right = Patient(), Claimable()
+    engine = engine_of(settler, lambda tp: tp.partition, right)
+    engine.add(copy := partition(3))
+    engine.pause(copy)
+    asked, began = right.holder, time.monotonic()
+
+    async def holder() -> Token | None:
+        settler.moved_at = time.monotonic() if moves else settler.moved_at
+        return await asked()
+
+    right.holder = holder  # type: ignore[method-assign]
+
+    await eventually(lambda: right.held or time.monotonic() > began + 1, engine.run())
+
+    assert right.held is not moves
 
 
 # -- partitions that go ---------------------------------------------------------------------------

@@ -192,6 +192,24 @@ def test_a_copy_that_gains_says_when_it_is_there(bench: Bench) -> None:
     assert bench.told == [(State.LAGGING, Reason.CATCHING_UP)]
 
 
+def test_what_was_written_since_the_source_was_heard_has_to_be_caught_up_with_too(bench: Bench) -> None:
+    """
+    Over a slow link: a relay has read 20 s ago what comes now. The lag is of then, the projection is not.
+    """
+    late, end, position = 20, 50_100, 100
+    for _ in range(60):
+        bench.now, end, position = bench.now + 1, end + 100, position + 300
+        bench.proceed(position)
+        bench.p.heard(0, end - late * 100, end - late * 100)
+        bench.heard_at = bench.now - late
+        bench.look()
+    missing = 50_000 - 60 * 200
+
+    assert bench.lag().records == missing - late * 100
+    assert expected(bench).catch_up_seconds == pytest.approx(missing / 200)
+    assert bench.outlook().backlog_seconds == pytest.approx(missing / 200)
+
+
 def test_a_copy_that_gains_nothing_says_so(bench: Bench) -> None:
     """
     Nothing is lost where the source keeps everything.

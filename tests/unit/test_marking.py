@@ -12,7 +12,9 @@ import pytest
 from mirror.errors import (
     AnswerError,
     AuthenticationError,
+    BrokerError,
     ConnectionFailedError,
+    NotAuthorizedError,
     TlsRefusedError,
     TwinsiteError,
 )
@@ -27,6 +29,8 @@ from tests.harness.daemon import until
 from tests.unit.target_model import Hooks, source_batch
 
 NOW = 1_000.0
+GONE = BrokerError("UNKNOWN_TOPIC_OR_PARTITION", 3, "it does not exist")
+HIDDEN = NotAuthorizedError("it may not be described")
 
 
 def with_a_gap(number: int, offsets: int, *, in_front: int = 0) -> PartitionCopy:
@@ -65,6 +69,7 @@ class Target:
         ended: With what the connection ends then.
         leader: Who leads all partitions; at first nobody that is asked for anything.
         topics: The topics that it knows.
+        errors: What it says of the others.
         starts: Set while it starts on what it receives.
     """
 
@@ -76,8 +81,8 @@ class Target:
         self.ended: TwinsiteError = ConnectionFailedError("gone")
         self.leader: int | None = None
         self.topics = {"orders"}
+        self.errors: dict[str, TwinsiteError] = {}
         self.starts = asyncio.Event()
-        self.info = SimpleNamespace(leader=lambda _: self.leader, partition=self.partition)
         self.hooks = Unhurried()
         monkeypatch.setattr(marking, "LANDING_SECONDS", 0.0)
         monkeypatch.setattr(marking, "LEADERS_SECONDS", 0.01, raising=False)
@@ -101,8 +106,17 @@ class Target:
     ) -> dict[TopicPartition, int]:
         return {tp: self.ends[tp] for tp in tps}
 
-    def partition(self, tp: TopicPartition) -> object | None:
-        return object() if tp.topic in self.topics else None
+    @property
+    def info(self) -> SimpleNamespace:
+        """As it was asked for last; each time is a second later."""
+        topic = SimpleNamespace(partitions={0: object(), 1: object()})
+        return SimpleNamespace(
+            leader=lambda _: self.leader,
+            partition=lambda tp: object() if tp.topic in self.topics else None,
+            topics=dict.fromkeys(self.topics, topic),
+            errors=self.errors,
+            seen_at=float(self.hooks.stale_calls),
+        )
 
     async def hear_from(self, node: int) -> None:
         assert node == 1
@@ -226,12 +240,43 @@ async def test_a_partition_of_a_topic_that_is_gone_waits_for_nobody(monkeypatch:
     Nor does what was appended to it last.
     """
     target = Target(monkeypatch)
-    target.leader, target.topics = -1, set()
+    target.leader, target.topics, target.errors = -1, set(), {"orders": GONE}
     copy, waiting = under_way(target)
 
     await asyncio.wait_for(waiting, 2)
 
     assert not copy.markers_under_way
+
+
+class Starting(Target):
+    """Its first answer comes from a broker that has just started, and knows no topics yet."""
+
+    @property
+    def info(self) -> SimpleNamespace:
+        is_first = self.hooks.stale_calls < 2
+        self.topics, self.errors = (set(), {"orders": GONE}) if is_first else ({"orders"}, {})
+        return super().info
+
+
+@pytest.mark.parametrize("said", [None, HIDDEN, GONE])
+async def test_a_topic_that_an_answer_does_not_have_may_be_there_still(
+    monkeypatch: pytest.MonkeyPatch, said: TwinsiteError | None
+) -> None:
+    """
+    It was said once only that it does not exist, or nobody says whether it does. The broker with the markers
+    may lead it again.
+    """
+    target = Starting(monkeypatch) if said is GONE else Target(monkeypatch)
+    target.leader, target.topics = -1, set()
+    target.errors = {} if said is None else {"orders": said}
+    copy, waiting = under_way(target)
+    await until(lambda: target.hooks.stale_calls > 5, "it is asked for again and again", 2)
+    waited = copy.markers_under_way
+
+    target.starts.set()
+    await asyncio.wait_for(waiting, 2)
+
+    assert (waited, copy.markers_under_way) == (True, False)
 
 
 # -- what is late is refused ---------------------------------------------------------------------

@@ -28,8 +28,10 @@ class Coordinator:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.last: Token | None = None
+        self.marks: dict[Token, int] = {}
         self.slow_seconds = 0.0
-        for name in ("current_token", "init_producer_id"):
+        self.loses_answers = False
+        for name in ("current_token", "init_producer_id", "mark_of"):
             monkeypatch.setattr(owning, name, getattr(self, name))
 
     async def current_token(self, *_: object, **__: object) -> Token | None:
@@ -37,10 +39,21 @@ class Coordinator:
         await asyncio.sleep(self.slow_seconds)
         return said
 
-    async def init_producer_id(self, *_: object, **__: object) -> Token:
+    async def init_producer_id(self, *_: object, mark: int = 0, **__: object) -> Token:
         epoch = 0 if self.last is None else self.last.epoch + 1
         self.last = Token(7, epoch)
+        self.marks[self.last] = mark
+        if self.loses_answers:
+            raise ConnectionFailedError("no answer for 30 s")
         return self.last
+
+    async def mark_of(self, _: object, __: object, token: Token, **___: object) -> int | None:
+        return self.marks.get(token) if token == self.last else None
+
+    def gives_it_to_another(self) -> None:
+        """Another mirror claims the right."""
+        assert self.last is not None
+        self.last = Token(7, self.last.epoch + 1)
 
 
 @pytest.fixture
@@ -323,6 +336,67 @@ async def test_only_a_claim_that_succeeded_is_logged_as_one(
         await owner.ask(5)
 
     assert [line["event"] for line in logged] == ([] if refused else ["ownership_forgotten"])
+
+
+async def test_a_claim_whose_answer_is_lost_is_not_taken_for_that_of_another_mirror(
+    coordinator: Coordinator, owner: Owner
+) -> None:
+    """
+    The right went to nobody else: who waited for an owner need not wait for itself.
+    """
+    await owner.claim()
+    coordinator.gives_it_to_another()
+    await owner.ask(5)
+    coordinator.loses_answers = True
+    with pytest.raises(ConnectionFailedError):
+        await owner.claim(patience_seconds=0.0)
+
+    is_ours = [await owner.is_own(await owner.holder()) for _ in range(2)]
+    coordinator.gives_it_to_another()
+    is_anothers = await owner.is_own(await owner.holder())
+
+    assert (owner.held, is_ours, is_anothers) == (False, [True, True], False)
+
+
+async def test_two_mirrors_that_have_drawn_the_same_mark_do_not_take_the_right_from_each_other_for_ever(
+    coordinator: Coordinator, owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Each claim draws a new one.
+    """
+    drawn = iter([4, 9, 5])
+    monkeypatch.setattr(owning, "secrets", SimpleNamespace(randbelow=lambda _: next(drawn)))
+    other = Owner(cast(Any, None), "f")
+    await owner.claim()
+    owner._mark = 10
+    await other.claim()
+
+    took_back = await owner.ask(5), owner.held
+    other_asks = await other.ask(5), other.held
+
+    assert took_back == (False, True), "it waits until the other one has noticed"
+    assert other_asks == (False, False)
+    assert list(coordinator.marks.values()) == [5, 10, 6]
+
+
+async def test_a_right_that_is_claimed_again_is_kept_though_the_first_answer_to_that_is_lost(
+    coordinator: Coordinator, owner: Owner
+) -> None:
+    """
+    The coordinator had forgotten us. The next question finds that the right went to us, and it is claimed
+    once more, as nobody has told us the token.
+    """
+    for _ in range(2):
+        await owner.claim()
+    coordinator.last, coordinator.loses_answers = None, True
+    with pytest.raises(ConnectionFailedError):
+        await owner.ask(5)
+    unknown, coordinator.loses_answers = coordinator.last, False
+
+    await owner.ask(5)
+
+    assert owner.held
+    assert owner.token == coordinator.last != unknown
 
 
 async def test_a_claim_that_may_not_be_repeated_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -443,6 +443,23 @@ def test_what_another_mirror_copies_is_shown_with_its_position_and_drops_what_wa
     assert (copy.state, copy.copying, copy.waited_for_owner) == (State.ACTIVE, True, None)
 
 
+def test_where_another_mirror_appends_is_where_the_target_has_acknowledged_its_copy() -> None:
+    """
+    It goes on from what is right by its judgement, or an operator's, also where the log has ended further on
+    before. A log that only ends earlier has lost records.
+    """
+    copy = proceeding(100)
+    copy.stand_by(NOW, 1.0, "another")
+
+    acknowledged = []
+    for end in (100, 90, 93, 130, 120):
+        copy.follow(end, end, OffsetMode.SAME)
+        acknowledged.append(copy.acknowledged_target_offset)
+
+    assert acknowledged == [100, 100, 93, 130, 130]
+    assert copy.looked_at is None
+
+
 def test_what_an_operator_has_to_end_is_not_called_standby() -> None:
     copy = proceeding(100)
     copy.stop(State.DIVERGED, Reason.FOREIGN_WRITE, "somebody", None)

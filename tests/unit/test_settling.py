@@ -733,6 +733,31 @@ async def test_what_another_mirror_copies_is_looked_at_now_and_then(monkeypatch:
     assert (first, world.settler.moved_at >= began) == (0.0, True)
 
 
+@pytest.mark.parametrize("state", [State.PAUSED, State.DATA_LOSS, State.FENCED])
+async def test_how_far_another_mirror_is_with_what_is_stopped_here_is_known(
+    monkeypatch: pytest.MonkeyPatch, state: State
+) -> None:
+    """
+    An operator has put it right there, and the copy ends before where it did: no loss, once the right is ours
+    again. What the source said of all of its log stands together with when it did.
+    """
+    copy, world = partition(), World(monkeypatch)
+    copy.proceed(Proceed(70, 70, 70, 0, 70), OffsetMode.SAME, 0, NOW)
+    copy.heard(0, 80, 80, at=NOW)
+    copy.stop(state, Reason.OPERATOR, "as it was found here", None)
+    world.right.held = False
+
+    for end in (30, 35):
+        world.ends = Ends(90, 90, end)
+        async with world.looking(copy):
+            began = time.monotonic()
+
+    assert (copy.state, copy.detail, copy.look_due_at) == (state, "as it was found here", None)
+    assert (copy.next_offset, copy.acknowledged_target_offset) == (35, 35)
+    assert (copy.source_high_watermark, copy.told_at, copy.copied_elsewhere) == (80, NOW, True)
+    assert world.settler.moved_at >= began
+
+
 async def test_nothing_is_begun_for_another_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     Where the copy is to begin is not known before that one has prepared it.

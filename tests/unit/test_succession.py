@@ -7,8 +7,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from mirror.flow.announcing import REPEAT_SECONDS
 from mirror.flow.owner import TAKEOVER_WAIT_SECONDS
-from mirror.flow.succession import TAKE_OVER_AFTER_SECONDS, Succession, standby_look_seconds
+from mirror.flow.succession import (
+    TAKE_OVER_AFTER_SECONDS,
+    WORD_COUNTS_SECONDS,
+    Succession,
+    Word,
+    standby_look_seconds,
+)
 from mirror.kafka.transactions import Token
 
 DEAD = Token(7, 0)
@@ -16,7 +23,12 @@ DEAD = Token(7, 0)
 
 def due(succession: Succession, holder: Token, since: float | None, now: float) -> bool:
     """Whether its time is over, of one that has said where it runs; it was looked at just now."""
-    return succession.due(holder, holder.epoch, None if since is None else (since, now), now)
+    return succession.due(holder, word(holder, now), None if since is None else (since, now), now)
+
+
+def word(holder: Token, heard_at: float) -> Word:
+    """It says where it runs."""
+    return Word(holder.epoch, heard_at)
 
 
 def test_an_owner_is_taken_for_gone_once_it_has_stood_still_for_so_long() -> None:
@@ -47,12 +59,11 @@ def test_an_owner_is_not_gone_because_a_look_found_it_between_two_records() -> N
     With many partitions the next look comes when the patience is at its end.
     """
     succession = Succession()
-    succession.due(DEAD, DEAD.epoch, None, 100.0)
+    now = 100.2 + TAKE_OVER_AFTER_SECONDS
+    succession.due(DEAD, word(DEAD, 100.0), None, 100.0)
 
-    assert not succession.due(DEAD, DEAD.epoch, (100.0, 100.0), 100.2 + TAKE_OVER_AFTER_SECONDS)
-    assert succession.due(
-        DEAD, DEAD.epoch, (100.0, 100.2 + TAKE_OVER_AFTER_SECONDS), 100.2 + 2 * TAKE_OVER_AFTER_SECONDS
-    )
+    assert not succession.due(DEAD, word(DEAD, now), (100.0, 100.0), now)
+    assert succession.due(DEAD, word(DEAD, now), (100.0, now), now + TAKE_OVER_AFTER_SECONDS)
 
 
 def test_one_that_takes_its_word_back_has_ended() -> None:
@@ -65,16 +76,42 @@ def test_one_that_takes_its_word_back_has_ended() -> None:
     assert succession.due(DEAD, None, None, 101.0)
 
 
-@pytest.mark.parametrize("word", [None, 3])
-def test_one_that_does_not_say_where_it_runs_is_given_its_time_to(word: int | None) -> None:
+@pytest.mark.parametrize("said", [None, Word(3, 100.0)])
+def test_one_that_does_not_say_where_it_runs_is_given_its_time_to(said: Word | None) -> None:
     """
     The word of an owner before it is none of its own.
     """
     succession = Succession()
     for now in range(100, 106):
-        assert not succession.due(DEAD, word, None, float(now))
+        assert not succession.due(DEAD, said, None, float(now))
 
-    assert succession.due(DEAD, word, None, 105.1)
+    assert succession.due(DEAD, said, None, 105.1)
+
+
+def test_one_that_no_longer_repeats_where_it_runs_has_died_though_nothing_is_to_be_copied() -> None:
+    """
+    Or nothing that this mirror looks at. Two words in a row may be lost.
+    """
+    succession, lives_until = Succession(), 100 + int(WORD_COUNTS_SECONDS)
+    for now in range(100, lives_until + 1):
+        said = 100 + (now - 100) // int(REPEAT_SECONDS) * REPEAT_SECONDS
+        assert not succession.due(DEAD, word(DEAD, said), None, float(now))
+    dies_at = said + WORD_COUNTS_SECONDS
+    waits = range(lives_until + 1, int(dies_at + 1 + TAKE_OVER_AFTER_SECONDS) + 1)
+
+    assert dies_at - said > 2 * REPEAT_SECONDS
+    assert not any(succession.due(DEAD, word(DEAD, said), None, float(now)) for now in waits)
+    assert succession.due(DEAD, word(DEAD, said), None, waits[-1] + 1.0)
+
+
+def test_who_could_not_read_for_long_gives_the_owner_time_to_repeat_its_word() -> None:
+    """
+    The topic of the state had no leader: the owner could not write there either.
+    """
+    succession = Succession()
+    succession.due(DEAD, word(DEAD, 100.0), None, 100.0)
+
+    assert not any(succession.due(DEAD, word(DEAD, 100.0), None, 300.0 + after) for after in range(90))
 
 
 def test_who_has_stood_still_itself_does_not_hold_that_against_the_owner() -> None:

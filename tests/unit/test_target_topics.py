@@ -18,7 +18,7 @@ from mirror.errors import ConnectionFailedError
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.states import look_refusal
 from mirror.kafka.cluster_info import PartitionInfo
-from mirror.model import Reason, State, TopicPartition
+from mirror.model import OffsetMode, Reason, State, TopicPartition
 from mirror.sync.preparing import PREPARING_CONFIGS
 from monitoring.outlook import Retention
 from tests.unit.target_side import AS_RECORDED, KEPT, ORDERS_ID, SHORT, Cluster, Side, a_topic
@@ -73,13 +73,29 @@ async def stand_by(side: Side, copy: PartitionCopy) -> None:
     copy.stand_by(time.monotonic(), 1.0, "another mirror copies")
 
 
+async def take_over_what_was_followed(side: Side, copy: PartitionCopy) -> None:
+    """What was appended meanwhile may be anybody's."""
+    await stand_by(side, copy)
+    for end in (20, 23):
+        copy.follow(end, end, OffsetMode.SAME)
+    side.right.held, side.target.ends[copy.target] = True, 23
+
+
 async def let_others_write(side: Side, copy: PartitionCopy) -> None:
     side.look(copy)
     side.target.ends[copy.target] += 3
 
 
 @pytest.mark.parametrize(
-    "happens", [fail_to_look, pause, resume_over_foreign_records, stand_by, let_others_write]
+    "happens",
+    [
+        fail_to_look,
+        pause,
+        resume_over_foreign_records,
+        stand_by,
+        take_over_what_was_followed,
+        let_others_write,
+    ],
 )
 @pytest.mark.parametrize("made_in_this_run", [False, True])
 async def test_a_topic_is_left_alone_of_which_nobody_can_say_that_it_holds_our_copy_alone(
@@ -785,6 +801,7 @@ async def test_a_loss_found_at_a_start_keeps_nothing_from_the_other_partitions()
     side.look(well)
     lost.stop(State.DATA_LOSS, Reason.LOG_START_MOVED, "found at the start", None)
     lost.acknowledged_target_offset = target.ends[lost.target] = 20
+    lost.looked_at = time.monotonic()
 
     await side.pass_by()
 

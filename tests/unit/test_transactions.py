@@ -14,7 +14,7 @@ from mirror.kafka import transactions
 from mirror.kafka.cluster import Cluster
 from mirror.kafka.connection_pool import PROMPT, WAITING
 from mirror.kafka.dial import Address, ConnectionOptions
-from mirror.kafka.transactions import Token, current_token, init_producer_id
+from mirror.kafka.transactions import Token, current_token, init_producer_id, mark_of
 
 NONE, REQUEST_TIMED_OUT, COORDINATOR_LOADING, NOT_COORDINATOR, CONCURRENT = 0, 7, 14, 16, 51
 INVALID_PRODUCER_EPOCH, NOT_AUTHORIZED = 47, 53
@@ -99,6 +99,28 @@ async def test_a_coordinator_is_looked_up_once_and_again_where_it_has_moved(
     tokens = [await init_producer_id(cluster, "twinsite.orders") for _ in range(2)]
 
     assert (tokens, asked, leads) == ([Token(4000, 3)] * 2, [1, 2, 2], [])
+
+
+async def test_with_which_mark_a_token_was_taken_is_told_of_the_last_one_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    What the coordinator knows of an older one says nothing of who has it now.
+    """
+    cluster = Cluster("target", [Address("127.0.0.1", 1)], ConnectionOptions())
+
+    async def answer(*_: object, **__: object) -> SimpleNamespace:
+        state = SimpleNamespace(
+            error_code=NONE, producer_id=4000, producer_epoch=3, transaction_timeout_ms=1234
+        )
+        return SimpleNamespace(transaction_states=[state])
+
+    monkeypatch.setattr(transactions, "_call_coordinator", answer)
+
+    tokens = Token(4000, 2), Token(4000, 3)
+    marks = [await mark_of(cluster, "twinsite.orders", token, timeout_seconds=5) for token in tokens]
+
+    assert marks == [None, 1234]
 
 
 async def test_who_asks_whose_the_right_is_does_not_wait_behind_a_claim(
