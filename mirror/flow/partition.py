@@ -19,6 +19,8 @@ from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
 
 HOPELESS = frozenset({State.PAUSED, State.DATA_LOSS, State.DIVERGED, State.TOPIC_RECREATED, State.FENCED})
 """States that only an operator ends."""
+AWAY = frozenset({Reason.SOURCE_UNAVAILABLE, Reason.TARGET_UNAVAILABLE})
+"""Reasons that end when a broker answers again."""
 
 
 class PartitionCopy(Passage):
@@ -293,6 +295,12 @@ class PartitionCopy(Passage):
         else:
             state = refusal.state or State.BLOCKED
             self.stop(state, refusal.reason, words, now + delay if refusal.retry else None)
+
+    def try_now(self, now: float) -> None:
+        """Look now instead of later, as a broker answers again, if that is what is waited for."""
+        if self.reason in AWAY and self.look_due_at is not None:
+            self.attempts = 0
+            self.look_due_at = min(self.look_due_at, now)
 
     def show_unanswered(self, reason: Reason, words: str) -> None:
         """Show BLOCKED because an answer has been outstanding for long, until something was written or a look

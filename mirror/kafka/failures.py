@@ -41,6 +41,11 @@ def broker_error(code: int, what: str, message: str | None = None) -> TwinsiteEr
     return BrokerError(name, code, text, retriable=bool(getattr(known, "retriable", False)))
 
 
+def growing_seconds(first_seconds: float, failures: int, longest_seconds: float) -> float:
+    """The pause after this many failures in a row, at least one: doubled with each, up to a bound."""
+    return min(first_seconds * 2.0 ** min(failures - 1, 16), longest_seconds)
+
+
 def retrying(
     timeout_seconds: float, *, longest_pause_seconds: float = 2.0, before_sleep: BeforeSleep | None = None
 ) -> AsyncRetrying:
