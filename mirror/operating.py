@@ -36,7 +36,7 @@ class Operator:
         self._engine.pause(self._partition(tp))
 
     async def resume(self, tp: TopicPartition) -> None:
-        """Continue, or look again now.
+        """Continue, or look again now, and try brokers now that could not be reached.
 
         Raises:
             StateConflictError: Looking again would not help.
@@ -44,6 +44,7 @@ class Operator:
         partition = self._partition(tp)
         if partition.state in {State.DATA_LOSS, State.TOPIC_RECREATED, State.FENCED}:
             raise StateConflictError(f"{tp}: looking again would not help: {partition.detail}")
+        self._engine.try_brokers_now()
         self._resume(partition)
 
     async def accept_loss(self, tp: TopicPartition, shown: tuple[int, int] | None = None) -> None:

@@ -29,9 +29,10 @@ from mirror.flow.linked import LinkLane
 from mirror.flow.owner import Owner
 from mirror.flow.partition import FOLLOWED, HOPELESS, PartitionCopy
 from mirror.flow.settling import Look, Settler
-from mirror.flow.states import look_refusal
+from mirror.flow.states import look_refusal, pause_seconds
 from mirror.flow.succession import Span, Succession, Word, standby_look_seconds
 from mirror.kafka.cluster import Cluster
+from mirror.kafka.refused import LONGEST_PAUSE_SECONDS
 from mirror.logs import Repeats, warn_repeated
 from mirror.model import Reason, State, TopicPartition
 
@@ -429,8 +430,10 @@ class Engine:
     async def _metadata_loop(self, cluster: Cluster, stale: asyncio.Event) -> None:
         """Refresh a cluster's metadata periodically, and when an answer shows that it is stale. Each cluster
         has its own loop: neither waits for the other's brokers.
+
+        While none answers it asks as soon as one may be tried again, and so notices first that one is back.
         """
-        repeats = Repeats()
+        repeats, failures, known = Repeats(), 0, cluster.info.brokers
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(cluster.refresh_seconds):
@@ -442,10 +445,24 @@ class Engine:
                 name = cluster.name
                 warn_repeated(log, repeats, name, "metadata_refresh_failed", cluster=name, error=str(error))
                 stale.set()
+                failures += 1
             else:
                 repeats.forget(cluster.name)
+                if failures or cluster.info.brokers.items() - known.items():
+                    self._try_now(self.partitions.values())
+                failures = 0
+            known = cluster.info.brokers
             self.follow_leaders()
-            await asyncio.sleep(STALE_PAUSE_SECONDS)
+            await asyncio.sleep(_metadata_pause_seconds(cluster, failures))
+
+    def _try_now(self, partitions: Iterable[PartitionCopy]) -> None:
+        """A broker answers again, or may: lanes, and these partitions, that wait for one try it now."""
+        now = time.monotonic()
+        for lane in self._reading:
+            lane.try_now()
+        for partition in partitions:
+            partition.try_now(now)
+        self._due.set()
 
     def follow_leaders(self) -> None:
         """The metadata is new: read partitions from their current leaders.
@@ -491,3 +508,16 @@ class Engine:
         partition.pause_asked = False
         partition.look_anew(time.monotonic())
         self.changed(partition)
+
+    def try_brokers_now(self) -> None:
+        """Try brokers and relays that could not be reached once they are wanted: somebody asks for it."""
+        for cluster in (self._flow.source, self._flow.target):
+            cluster.try_now()
+        self._try_now(())
+
+
+def _metadata_pause_seconds(cluster: Cluster, failures: int) -> float:
+    """How long not to read a cluster's metadata, after this many failures in a row."""
+    if not failures:
+        return STALE_PAUSE_SECONDS
+    return cluster.left_alone_seconds or min(pause_seconds(failures), LONGEST_PAUSE_SECONDS)

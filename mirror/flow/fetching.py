@@ -54,7 +54,7 @@ from mirror.kafka.fetch import (
     decode_answer,
 )
 from mirror.kafka.peek import peek
-from mirror.link.loops import in_thread
+from mirror.link.loops import Pause, in_thread
 from mirror.logs import Repeats, warn_repeated
 
 log = structlog.get_logger(__name__)
@@ -89,6 +89,7 @@ class FetchLane:
         self._portion = Portion(flow.limits.fetch.bytes_max, flow.source.options.request_timeout_seconds)
         self._spare = 0
         self._work = asyncio.Event()
+        self._pause = Pause()
         self._repeats = Repeats()
 
     # -- who takes part --------------------------------------------------------------------------
@@ -114,6 +115,10 @@ class FetchLane:
     def drop(self, key: Key) -> None:
         """Forget everything about a partition that will not come back."""
         self._bytes_max.pop(key, None)
+
+    def try_now(self) -> None:
+        """Wait no longer if the broker could not be read: it may answer again."""
+        self._pause.end()
 
     def answered_at(self, partition: PartitionCopy) -> float | None:
         """When the broker last reported news of a partition, or that there are none; None before it did."""
@@ -177,7 +182,7 @@ class FetchLane:
             except TwinsiteError as error:
                 attempts += 1
                 self._lost(error)
-                await asyncio.sleep(pause_seconds(attempts))
+                await self._pause.take(pause_seconds(attempts))
 
     async def _wait_for_work(self) -> None:
         self._look_after_crowded()  # room may have been made while we waited for the broker

@@ -36,10 +36,11 @@ from mirror.flow.ways import Way, Ways
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.failures import AUTHORIZATION_CODES
 from mirror.kafka.fetch import Key
+from mirror.kafka.refused import LONGEST_PAUSE_SECONDS
 from mirror.link.channels import Came
 from mirror.link.frames import Header, Opener
 from mirror.link.greeting import Hello
-from mirror.link.loops import first_to_end, in_thread
+from mirror.link.loops import Pause, first_to_end, in_thread
 from mirror.link.parts import ASTRAY, Part, decode_parts, ends_here, goes_on, restored
 from mirror.link.protocol import Channel, Position
 from mirror.link.recodable import Recodable
@@ -58,9 +59,6 @@ PART_BYTES_MAX = 1 << 20
 """A relay sends at most this much of a partition in one frame, or one batch; a partition has room for two."""
 LIVE_SHARE = 8
 """One eighth of the buffers, and of the window, is for partitions that are caught up."""
-ATTEMPTS_COUNTED = 4
-"""More attempts do not lengthen the pause: a stream is retried every second or two, so that a link that is
-back is used."""
 LOOK_AGAIN_SECONDS = 60.0
 """How often a stream is tried where relays were too old for one: they may have been updated."""
 TRIES_MAX = 5
@@ -90,6 +88,7 @@ class LinkLane:
         self._ways = Ways(flow.limits.fetch.isolation)
         self._heard_at: float | None = None
         self._work = asyncio.Event()
+        self._pause = Pause()
         self._repeats = Repeats()
 
     # -- who takes part --------------------------------------------------------------------------
@@ -118,6 +117,10 @@ class LinkLane:
         """Forget everything about a partition that will not come back."""
         self._as_is.discard(key)
         self._recodable.forget(key)
+
+    def try_now(self) -> None:
+        """Wait no longer for the next try of a stream: a relay may answer again."""
+        self._pause.end()
 
     def _full(self, partition: PartitionCopy) -> bool:
         waiting, used = partition.queue.bytes, self._flow.pool.used_bytes
@@ -181,7 +184,7 @@ class LinkLane:
                 await self._follow()
             except TwinsiteError as error:
                 attempts = 0 if (self._heard_at or 0.0) > begun_at else attempts + 1
-                await asyncio.sleep(self._given_up(error, attempts))
+                await self._pause.take(self._given_up(error, attempts))
             while not self._members and self._flow.link is not None:
                 self._work.clear()
                 await self._work.wait()
@@ -260,7 +263,9 @@ class LinkLane:
         if too_old:
             error = RelayTooOldError(f"{error}; without a stream the rates of link.limits cannot be kept")
         self._lost(error)
-        return pause_seconds(min(attempts, ATTEMPTS_COUNTED))
+        relays = self._flow.source.options.relays
+        left_alone_seconds = relays.left_alone_seconds if relays is not None else 0.0
+        return left_alone_seconds or min(pause_seconds(attempts), LONGEST_PAUSE_SECONDS)
 
     def _lost(self, error: TwinsiteError) -> None:
         warn_repeated(log, self._repeats, str(error), "stream_lost", error=str(error))

@@ -23,6 +23,8 @@ FOLLOWED = frozenset({State.PAUSED, State.DATA_LOSS, State.FENCED})
 """Those of them in which a mirror that stands by goes on noting how far the owner is. An operator may have
 ended them there; once this mirror is the owner it goes on from that, or says how far the copy is.
 """
+AWAY = frozenset({Reason.SOURCE_UNAVAILABLE, Reason.TARGET_UNAVAILABLE})
+"""Reasons that end when a broker answers again."""
 
 
 class PartitionCopy(Passage):
@@ -305,6 +307,12 @@ class PartitionCopy(Passage):
         else:
             state = refusal.state or State.BLOCKED
             self.stop(state, refusal.reason, words, now + delay if refusal.retry else None)
+
+    def try_now(self, now: float) -> None:
+        """Look now instead of later, as a broker answers again, if that is what is waited for."""
+        if self.reason in AWAY and self.look_due_at is not None:
+            self.attempts = 0
+            self.look_due_at = min(self.look_due_at, now)
 
     def show_unanswered(self, reason: Reason, words: str) -> None:
         """Show BLOCKED because an answer has been outstanding for long, until something was written or a look

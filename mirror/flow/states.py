@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from checkpoint.errors import CorruptStateError
 from mirror import broker_codes as codes
 from mirror.errors import BrokerError, FencedError, NotAuthorizedError, RelayTooOldError, TwinsiteError
+from mirror.kafka.failures import growing_seconds
 from mirror.model import Reason, State
 
 RETRY_SECONDS_FIRST = 0.1
@@ -123,4 +124,4 @@ def way_refusal(error: TwinsiteError) -> Refusal:
 
 def pause_seconds(attempts: int) -> float:
     """How long to wait before the next try: doubled with each failed one, up to RETRY_SECONDS_MAX."""
-    return min(RETRY_SECONDS_FIRST * 2.0 ** min(attempts, 16), RETRY_SECONDS_MAX)
+    return growing_seconds(RETRY_SECONDS_FIRST, attempts + 1, RETRY_SECONDS_MAX)

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from kafka.protocol.metadata import MetadataRequest
@@ -34,9 +35,8 @@ from mirror.kafka.connection_pool import (
 )
 from mirror.kafka.dial import Address, ConnectionOptions
 from mirror.kafka.failures import BeforeSleep, retrying
+from mirror.kafka.refused import Refused, copy_of
 
-OPENING_PAUSE_SECONDS = 0.5
-"""An address to which a connection could not be opened is left alone for this long."""
 SLOW_OPENING_SECONDS = 1.0
 """If a connection takes longer to open, other brokers are tried first. Less than ``SILENT_SECONDS``, after
 which another one is asked.
@@ -81,7 +81,7 @@ class Cluster:
         self.coordinators: dict[str, int] = {}
         self._bootstrap = list(bootstrap)
         self._opening: dict[Key, asyncio.Lock] = {}
-        self._refused: dict[Address, tuple[float, TwinsiteError]] = {}
+        self._refused = Refused()
         self._refreshing = asyncio.Lock()
         self._not_refreshed: tuple[float, TwinsiteError] = (-math.inf, TwinsiteError(""))
         """When the last request for a snapshot that failed was begun, and why it failed."""
@@ -136,12 +136,12 @@ class Cluster:
                 return self.info
             failed_at, failure = self._not_refreshed
             if failed_at > wanted_at:
-                raise _copy(failure)
+                raise copy_of(failure)
             asked_at = time.monotonic()
             try:
                 self.info = newer_leaders(self.info, await self._read_metadata(self._topics))
             except TwinsiteError as error:
-                self._not_refreshed = asked_at, _copy(error)
+                self._not_refreshed = asked_at, copy_of(error)
                 raise
             return self.info
 
@@ -165,6 +165,7 @@ class Cluster:
             return replace(info, brokers=self.info.brokers)
         self._brokers_seen_at = asked_at
         if info.brokers != self.info.brokers:
+            self._refused.try_now({*info.brokers.values()} - {*self.info.brokers.values()})
             self.info = replace(self.info, brokers=info.brokers)
         self.connections.forget_gone(info.brokers, self._bootstrap)
         return info
@@ -186,6 +187,21 @@ class Cluster:
         words = f"leads to cluster {cluster_id}, not to {ours} as before"
         connection.close(words)
         raise OtherClusterError(f"{connection.address} {words}")
+
+    @property
+    def left_alone_seconds(self) -> float:
+        """For how much longer no connection is tried, as all addresses, or all relays, have refused one; 0 if
+        one may be.
+        """
+        relays = self.options.relays
+        through = relays.left_alone_seconds if relays is not None else 0.0
+        return max(through, min(map(self._refused.seconds, self._addresses())))
+
+    def try_now(self) -> None:
+        """Try new connections as soon as they are wanted, whatever has refused one: somebody asks for it."""
+        self._refused.try_now()
+        if self.options.relays is not None:
+            self.options.relays.refused.try_now()
 
     def note_failure(self) -> None:
         """Note that a request was not answered; see :attr:`up`."""
@@ -350,7 +366,7 @@ class Cluster:
         finally:
             del self.connections.opening[key]
             if opening.given_up:
-                self._refused.pop(address, None)  # nobody there has refused it
+                self._refused.forget(address)  # nobody there has refused it
 
     def open_ahead(self, nodes: Iterable[int]) -> None:
         """Open connections that will be needed soon, in the background.
@@ -426,7 +442,7 @@ class Cluster:
 
     def _addresses(self) -> list[Address]:
         """The addresses to try; silent ones, and those where opening a connection failed, come last."""
-        doubtful = self.connections.silent() | self._refused.keys()
+        doubtful = self.connections.silent() | self._refused.addresses
         addresses = dict.fromkeys([*self.info.brokers.values(), *self._bootstrap])
         return sorted(addresses, key=lambda address: address in doubtful)
 
@@ -450,26 +466,33 @@ class Cluster:
         return opened
 
     async def _open(self, address: Address) -> Connection:
-        refused = self._refused.get(address)
-        if refused is not None and time.monotonic() < refused[0]:
-            raise _copy(refused[1])
+        opened = await self._refused.attempt(address, partial(self._try, address))
+        if isinstance(opened, TwinsiteError):
+            raise opened
+        return opened
+
+    async def _try(self, address: Address) -> Connection | TwinsiteError:
+        """A new connection; or why not, if that is no fault of the broker: no relay answers, or all are left
+        alone and were not tried.
+
+        Raises:
+            TwinsiteError: As for :meth:`Connection.open`.
+        """
+        began_at, relays = time.monotonic(), self.options.relays
+        tried_before = relays.refused.attempts if relays is not None else -1
         try:
             opened = await Connection.open(address, self.options)
         except asyncio.CancelledError:
             slow = ConnectionFailedError(f"{address}: no connection in time")
-            self._refused[address] = (time.monotonic() + OPENING_PAUSE_SECONDS, slow)
+            self._refused.failed(address, slow, began_at)
             raise
         except TwinsiteError as error:
             self._last_failure_at = time.monotonic()
-            self._refused[address] = (time.monotonic() + OPENING_PAUSE_SECONDS, error)
-            if isinstance(error, AuthenticationError) and self.on_auth_failure is not None:
+            tried = relays is None or relays.refused.attempts > tried_before
+            if tried and isinstance(error, AuthenticationError) and self.on_auth_failure is not None:
                 self.on_auth_failure(error)
+            if relays is not None and relays.left_alone_seconds:
+                return error
             raise
-        self._refused.pop(address, None)
         self.last_answer_at = time.monotonic()
         return opened
-
-
-def _copy(error: TwinsiteError) -> TwinsiteError:
-    """The same error, without the stack frames that it has passed through."""
-    return type(error)(str(error), hint=error.hint)

@@ -20,10 +20,12 @@ from mirror.errors import (
     AuthenticationError,
     ConnectionFailedError,
     OthersTooOldError,
+    TwinsiteError,
     UnsupportedVersionError,
 )
 from mirror.kafka.nonblocking import handshake
-from mirror.kafka.relayed import SEE, UnansweredError, ask_for_broker
+from mirror.kafka.refused import Refused
+from mirror.kafka.relayed import SEE, NoAnswerError, UnansweredError, ask_for_broker
 from mirror.kafka.resolving import resolve
 from mirror.kafka.security import BROKER, RELAY, Security, describe_file, explain_handshake_error
 
@@ -46,10 +48,15 @@ class Address(NamedTuple):
 
 
 class Relays:
-    """Relays of which any one will do; the one that worked last is asked first."""
+    """Relays of which any one will do; the one that worked last is asked first.
+
+    Attributes:
+        refused: Those that did not answer; each is left alone for a while, whatever it is wanted for.
+    """
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._addresses = list(addresses)
+        self.refused = Refused()
 
     def __contains__(self, address: Address) -> bool:
         return address in self._addresses
@@ -62,6 +69,11 @@ class Relays:
         """Ask the others first from now on."""
         self._addresses.remove(relay)
         self._addresses.append(relay)
+
+    @property
+    def left_alone_seconds(self) -> float:
+        """For how much longer all of them are left alone; 0: one may be tried."""
+        return min(map(self.refused.seconds, self._addresses))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,20 +159,48 @@ def _share(options: ConnectionOptions) -> float:
 
 
 async def _through(relay: Address, ask: Ask, options: ConnectionOptions, seconds: float) -> socket.socket:
-    """A connection to a relay that does what ``ask`` asks for, within ``seconds``."""
+    """A connection to a relay that does what ``ask`` asks for, within ``seconds``. A relay that cannot be
+    reached, or ends the connection without an answer, is left alone for a while.
+    """
+    assert options.relays is not None
+    found = await options.relays.refused.attempt(relay, partial(_asked, relay, ask, options, seconds))
+    if isinstance(found, TwinsiteError):
+        raise found
+    return found
+
+
+async def _asked(
+    relay: Address, ask: Ask, options: ConnectionOptions, seconds: float
+) -> socket.socket | TwinsiteError:
+    """A connection to a relay that does what ``ask`` asks for; or why not, if that is no fault of the relay:
+    it may wait for a broker, or its answer is a refusal.
+
+    Raises:
+        ConnectionFailedError: The relay cannot be reached, or ends the connection without an answer.
+        AuthenticationError: One side does not accept the other's certificate.
+    """
+    late = ConnectionFailedError(f"relay {relay}: no answer in time")
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(seconds) as limit:
             sock = await _reach(relay, options, seconds)
-            try:
-                await ask(sock, str(relay))
-            except BaseException:
-                sock.close()
-                raise
-            return sock
     except TimeoutError as error:
-        raise ConnectionFailedError(f"relay {relay}: no answer in time") from error
-    except UnansweredError as error:
-        raise ConnectionFailedError(f"{error}; {_what_it_may_reject(options)}", hint=error.hint) from error
+        raise late from error
+    with ExitStack() as undone:
+        undone.callback(sock.close)
+        try:
+            async with asyncio.timeout_at(limit.when()):
+                await ask(sock, str(relay))
+        except UnansweredError as error:
+            words = f"{error}; {_what_it_may_reject(options)}"
+            raise ConnectionFailedError(words, hint=error.hint) from error
+        except NoAnswerError:
+            raise
+        except TwinsiteError as refusal:
+            return refusal
+        except TimeoutError:
+            return late
+        undone.pop_all()
+    return sock
 
 
 def _what_it_may_reject(options: ConnectionOptions) -> str:

@@ -47,6 +47,11 @@ def says_gone(error: TwinsiteError | None) -> bool:
     return isinstance(error, BrokerError) and error.code == UNKNOWN_TOPIC_OR_PARTITION
 
 
+def growing_seconds(first_seconds: float, failures: int, longest_seconds: float) -> float:
+    """The pause after this many failures in a row, at least one: doubled with each, up to a bound."""
+    return min(first_seconds * 2.0 ** min(failures - 1, 16), longest_seconds)
+
+
 def retrying(
     timeout_seconds: float, *, longest_pause_seconds: float = 2.0, before_sleep: BeforeSleep | None = None
 ) -> AsyncRetrying:

@@ -48,7 +48,11 @@ TOO_MANY_CONNECTIONS = "too_many_connections"
 """Problem codes in a relay's answers."""
 
 
-class UnansweredError(ConnectionFailedError):
+class NoAnswerError(ConnectionFailedError):
+    """A relay has ended a connection without an answer."""
+
+
+class UnansweredError(NoAnswerError):
     """A relay has ended a connection with TLS without an answer.
 
     With TLS 1.3 the handshake is over for us before the other side has checked our certificate.
@@ -105,9 +109,10 @@ async def upgrade(sock: socket.socket, relay: str, path: str, protocol: str) -> 
 
     Raises:
         UnansweredError: The relay closes or resets a connection with TLS.
-        ConnectionFailedError: The relay closes the connection, or cannot do it just now; or what stands
-            before it did not pass the request on as we sent it; or something else has answered: a proxy
-            before a relay that is restarting, or a bit was flipped.
+        NoAnswerError: It closes or resets another one.
+        ConnectionFailedError: The relay cannot do it just now; or what stands before it did not pass the
+            request on as we sent it; or something else has answered: a proxy before a relay that is
+            restarting, or a bit was flipped.
         UnknownStreamError: There is no such stream to join.
         AuthenticationError: The relay itself says that it does not admit us.
         UnsupportedVersionError: The relay itself says that it is of another version, or has no such path.
@@ -119,7 +124,7 @@ async def upgrade(sock: socket.socket, relay: str, path: str, protocol: str) -> 
         if head.status != HTTPStatus.SWITCHING_PROTOCOLS:
             raise _refusal(relay, head.status, await _content(sock, head))
     except OSError as error:
-        raise ConnectionFailedError(f"relay {relay}: connection lost: {error}") from error
+        raise NoAnswerError(f"relay {relay}: connection lost: {error}") from error
 
 
 def _request(relay: str, path: str, protocol: str) -> bytes:
@@ -140,7 +145,7 @@ async def _answer(sock: socket.socket, relay: str) -> Head:
             words = f"relay {relay}: the connection was closed before an answer came"
             if isinstance(sock, ssl.SSLSocket):
                 raise UnansweredError(words, hint=WHOSE)
-            raise ConnectionFailedError(words, hint=NO_TLS)
+            raise NoAnswerError(words, hint=NO_TLS)
         came += more
         if len(came) >= HEAD_BYTES_MAX:
             raise _no_relay(relay, "an answer whose headers do not end")

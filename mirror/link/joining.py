@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mirror.errors import TwinsiteError
+from mirror.kafka.failures import growing_seconds
 from mirror.kafka.relayed import UnknownStreamError
 from mirror.link.protocol import Channel
 
@@ -34,4 +35,4 @@ def further_connections(connections: int, congestion: str) -> list[Channel]:
 def join_pause_seconds(tries: int, error: TwinsiteError) -> float:
     """How long to wait before a further connection is tried again, after ``tries`` failed tries."""
     longest = UNKNOWN_PAUSE_SECONDS_MAX if isinstance(error, UnknownStreamError) else JOIN_PAUSE_SECONDS_MAX
-    return min(JOIN_PAUSE_SECONDS * 2.0 ** min(tries - 1, 16), longest)
+    return growing_seconds(JOIN_PAUSE_SECONDS, tries, longest)

@@ -1,4 +1,4 @@
-"""Coroutines that run together, and work that takes too long for the event loop."""
+"""Coroutines that run together, pauses of loops, and work that takes too long for the event loop."""
 
 from __future__ import annotations
 
@@ -77,6 +77,24 @@ async def _end(task: asyncio.Future[object]) -> BaseException | None:
     task.cancel()
     await asyncio.wait([task])
     return None if task.cancelled() else task.exception()
+
+
+class Pause:
+    """The pauses of one loop; each can be cut short."""
+
+    def __init__(self) -> None:
+        self._over = asyncio.Event()
+
+    async def take(self, seconds: float) -> None:
+        """Return after this time, or once :meth:`end` is called."""
+        self._over.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._over.wait()
+
+    def end(self) -> None:
+        """End the pause that is being taken, if any."""
+        self._over.set()
 
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -45,6 +45,7 @@ from mirror.kafka.fetch import (
     decode_answer,
 )
 from mirror.kafka.opening import Opening
+from mirror.link.loops import Pause
 from mirror.link.parts import ASTRAY, HEARTBEAT_SECONDS, Part
 from mirror.link.protocol import Channel
 from mirror.logs import Repeats, warn_repeated
@@ -76,9 +77,14 @@ that are back are read. One that refuses is not: it would refuse again, and may 
 """
 
 
+def soon_seconds(attempts: int) -> float:
+    """How long to wait before brokers are asked again, where that costs little."""
+    return pause_seconds(min(attempts, ATTEMPTS_COUNTED))
+
+
 def again_seconds(error: TwinsiteError, attempts: int) -> float:
-    """How long to wait before brokers that could not be read are asked again."""
-    return pause_seconds(min(attempts, ATTEMPTS_COUNTED) if error.retriable else attempts)
+    """How long to wait before a broker that could not be read is asked again."""
+    return soon_seconds(attempts) if error.retriable else pause_seconds(attempts)
 
 
 class Reader(Protocol):
@@ -153,6 +159,7 @@ class BrokerLane:
         self._session = FetchSession()
         self.places: dict[Key, Place] = {}
         self._work = asyncio.Event()
+        self._pause = Pause()
         self._connection: Connection | None = None
         self._opening: Opening | None = None
         self._address: Address | None = None
@@ -188,6 +195,10 @@ class BrokerLane:
         others = turns.count(self, rank, 1)
         self._look_whose_turn(key, place)
         return others or left
+
+    def try_now(self) -> None:
+        """Wait no longer if the broker could not be read: brokers answer again."""
+        self._pause.end()
 
     def ranked(self) -> None:
         """Check which partitions have their turn now."""
@@ -284,7 +295,7 @@ class BrokerLane:
             except TwinsiteError as error:
                 attempts += 1
                 await self._lost(error, attempts)
-                await asyncio.sleep(again_seconds(error, attempts))
+                await self._pause.take(again_seconds(error, attempts))
 
     async def _round(self) -> None:
         held: list[Buffer] = []

@@ -30,7 +30,7 @@ from mirror.link.parts import Part
 from mirror.link.protocol import Channel, Position
 from mirror.logs import Repeats
 from mirror.model import TopicPartition
-from mirror.relay.broker_lane import BrokerLane, again_seconds
+from mirror.relay.broker_lane import BrokerLane, soon_seconds
 from mirror.relay.news import Gone, News, Taken, nothing, steady_us
 from mirror.relay.place import ROUTE_TRIES, Place, refusal
 from mirror.relay.turns import Turns
@@ -225,7 +225,9 @@ class SourceReader:
             self._strayed.set()
 
     async def run(self) -> None:
-        """Read until cancelled. While no broker says who leads what, the pause after each try is longer."""
+        """Read until cancelled. While no broker says who leads what, the pause after each try is longer; how
+        often connections are tried, the cluster decides. Once one says it, those that refused are tried, too.
+        """
         attempts = 0
         try:
             async with asyncio.TaskGroup() as self._group:
@@ -235,11 +237,15 @@ class SourceReader:
                             await self._strayed.wait()
                     try:
                         await self._look()
-                        attempts = 0
                     except TwinsiteError as error:
                         attempts += 1
                         self.trouble(-1, str(error), attempts)
-                        await asyncio.sleep(again_seconds(error, attempts))
+                        await asyncio.sleep(soon_seconds(attempts))
+                        continue
+                    if attempts:
+                        for lane in self._lanes.values():
+                            lane.try_now()
+                    attempts = 0
         finally:
             for lane in self._lanes.values():
                 lane.end()

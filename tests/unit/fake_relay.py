@@ -52,7 +52,11 @@ async def fake_relay(
     over, ending = asyncio.Event(), asyncio.Event()
 
     async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = await reader.readuntil(b"\r\n\r\n")
+        try:
+            request = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:
+            writer.close()  # who came was given up before he could ask
+            return
         path = request.decode().split()[1]
         answered = answer(path)
         writer.write(answered)

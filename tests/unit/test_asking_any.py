@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -43,6 +42,10 @@ class Asked:
     """What is not answered, by the names of requests."""
     frozen: ClassVar[set[Address]] = set()
     """Brokers that answer nothing, on no connection."""
+    refusing: ClassVar[set[Address]] = set()
+    """Where no connection can be opened."""
+    tried: ClassVar[list[Address]] = []
+    """Where one was to be opened, in order."""
     given_up: ClassVar[set[Address]] = set()
     """Brokers whose connections end a while after they were asked."""
     asked: ClassVar[list[Address]] = []
@@ -99,9 +102,12 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
     made: list[Asked] = []
 
     async def open_one(address: Address, _: ConnectionOptions) -> Asked:
+        Asked.tried.append(address)
         await asyncio.sleep(0)
         if address in Asked.frozen:
             await asyncio.Event().wait()
+        if address in Asked.refusing:
+            raise ConnectionFailedError(f"{address}: nobody there")
         made.append(Asked(address))
         return made[-1]
 
@@ -109,6 +115,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
     monkeypatch.setattr(Asked, "brokers", {1: ONE, 2: TWO, 3: THREE})
     monkeypatch.setattr(Asked, "hanging", set())
     monkeypatch.setattr(Asked, "frozen", set())
+    monkeypatch.setattr(Asked, "refusing", set())
+    monkeypatch.setattr(Asked, "tried", [])
     monkeypatch.setattr(Asked, "given_up", set())
     monkeypatch.setattr(Asked, "asked", [])
     monkeypatch.setattr(Asked, "requests", [])
@@ -401,7 +409,7 @@ async def test_an_address_that_leads_to_another_cluster_is_not_asked(
     known = await cluster.refresh()
     monkeypatch.setattr(Asked, "others", {TWO: "staging"})
     opened[0].close()
-    cluster._refused[ONE] = (math.inf, ConnectionFailedError("nobody there"))
+    Asked.refusing.add(ONE)
 
     with pytest.raises(
         ConnectionFailedError, match="leads to cluster staging, not to c as before"
@@ -410,7 +418,8 @@ async def test_an_address_that_leads_to_another_cluster_is_not_asked(
     with pytest.raises(ConnectionFailedError, match="staging"):
         await cluster.any_connection()
     meanwhile = cluster.info, cluster.up, [one.closed for one in opened]
-    cluster._refused.clear()
+    Asked.refusing.clear()
+    cluster.try_now()
     await cluster.refresh()
 
     assert refused.value.retriable
@@ -598,17 +607,8 @@ async def test_a_broker_to_which_no_connection_was_opened_is_tried_after_the_oth
     """
     It was frozen before the mirror began: each question that met a busy connection tried it again, for long.
     """
-    tried: list[Address] = []
-    open_one = Connection.open
-
-    async def refused_by_one(address: Address, options: ConnectionOptions) -> Connection:
-        tried.append(address)
-        if address == ONE:
-            raise ConnectionFailedError("no answer")
-        return await open_one(address, options)
-
-    monkeypatch.setattr(Connection, "open", refused_by_one)
-    monkeypatch.setattr("mirror.kafka.cluster.OPENING_PAUSE_SECONDS", 0.0)
+    Asked.refusing.add(ONE)
+    monkeypatch.setattr("mirror.kafka.refused.FIRST_PAUSE_SECONDS", 0.0)
     cluster = Cluster("source", [ONE, TWO, THREE], ConnectionOptions())
     await cluster.refresh()
     opened[0].waits(0.1)
@@ -617,7 +617,31 @@ async def test_a_broker_to_which_no_connection_was_opened_is_tried_after_the_oth
     given = await cluster.open_any()
 
     assert (asked.address, given.address) == (TWO, TWO)
-    assert tried == [ONE, TWO, TWO]
+    assert Asked.tried == [ONE, TWO, TWO]
+
+
+async def test_a_broker_that_the_metadata_shows_anew_is_tried_at_once(
+    opened: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The cluster counts as its brokers those that are up. Until then it was tried ever less often.
+    """
+    monkeypatch.setattr("mirror.kafka.refused.FIRST_PAUSE_SECONDS", 60.0)
+    cluster = Cluster("source", [ONE], ConnectionOptions())
+    await cluster.refresh()
+    Asked.refusing.add(TWO)
+    for _ in range(3):
+        with pytest.raises(ConnectionFailedError, match="nobody there"):
+            await cluster.connection(2)
+    tries = Asked.tried.count(TWO)
+    Asked.refusing.clear()
+    for brokers in ({1: ONE}, {1: ONE, 2: TWO}):
+        monkeypatch.setattr(Asked, "brokers", brokers)
+        await cluster.refresh()
+
+    connection = await cluster.connection(2)
+
+    assert (tries, connection.address) == (1, TWO)
 
 
 async def test_while_a_connection_is_being_opened_to_one_broker_another_is_asked(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Collection
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.flow.position import Proceed
 from mirror.flow.settling import Look
 from mirror.flow.succession import Word
+from mirror.kafka.dial import Address
 from mirror.kafka.fetch import Isolation
 from mirror.kafka.transactions import Token
 from mirror.model import OffsetMode, Reason, State, TopicPartition
@@ -107,7 +109,7 @@ def engine_of(
         engine.add(partition(1))
 
     def info(leader: Callable[[TopicPartition], int]) -> SimpleNamespace:
-        return SimpleNamespace(leader=leader)
+        return SimpleNamespace(leader=leader, brokers={})
 
     engine = Engine()
     flow = Mirror().lane._flow
@@ -374,6 +376,7 @@ class Place:
     def __init__(self, *_: object, **__: object) -> None:
         self.here: set[object] = set()
         self.dropped: list[object] = []
+        self.hurried = 0
 
     def update(self, copy: PartitionCopy) -> None:
         self.here.add(copy.key)
@@ -386,6 +389,9 @@ class Place:
 
     def drop(self, key: object) -> None:
         self.dropped.append(key)
+
+    def try_now(self) -> None:
+        self.hurried += 1
 
 
 def a_copy(engine: Engine) -> PartitionCopy:
@@ -534,6 +540,92 @@ async def test_the_metadata_of_a_cluster_is_read_again_though_nobody_complains()
     await eventually(lambda: bool(engine.partitions and heard), engine.run())
 
     assert not engine._stale["target"].is_set()
+
+
+async def test_a_cluster_that_does_not_answer_is_asked_less_and_less_often() -> None:
+    """
+    Its metadata may be large, and the way there paid by the byte; it may be away for days.
+    """
+    engine, asked = engine_of(Patient(), lambda _: 1), list[float]()
+    source = cast(Any, engine._flow.source)
+
+    async def refresh() -> None:
+        asked.append(time.monotonic())
+        raise ConnectionFailedError("no answer")
+
+    source.refresh, source.left_alone_seconds = refresh, 0.0
+    engine.stale(source)
+
+    await eventually(lambda: bool(asked) and time.monotonic() > asked[0] + 3.5, engine.run())
+
+    assert 4 <= len(asked) <= 6
+
+
+async def test_a_cluster_that_refuses_connections_is_asked_as_soon_as_one_may_be_tried_again() -> None:
+    """
+    Sooner it would be in vain, and later nothing else might notice that it is back.
+    """
+    engine, asked = engine_of(Patient(), lambda _: 1), list[float]()
+    source = cast(Any, engine._flow.source)
+
+    async def refresh() -> None:
+        asked.append(time.monotonic())
+        raise ConnectionFailedError("left alone")
+
+    source.refresh, source.left_alone_seconds = refresh, 0.5
+    engine.stale(source)
+
+    await eventually(lambda: len(asked) == 4, engine.run())
+
+    assert all(after - before >= 0.49 for before, after in itertools.pairwise(asked))
+
+
+@pytest.mark.parametrize("anew", [True, False], ids=["a broker is there anew", "it answers again"])
+async def test_what_waits_for_a_broker_that_is_back_tries_at_once(anew: bool) -> None:
+    """
+    It may have failed so often that it would wait for much longer than that takes.
+    """
+    settler = Patient()
+    engine, lane = engine_of(settler, lambda _: 1), Place()
+    source = cast(Any, engine._flow.source)
+    engine._reading = Lanes[Any](1, lambda *_: lane)
+    engine._reading.open(1)
+    waiting, paused = partition(1), partition(2)
+    for copy in (waiting, paused):
+        engine.add(copy)
+        copy.stop(State.BLOCKED, Reason.SOURCE_UNAVAILABLE, "it is away", time.monotonic() + 3_600)
+    engine.pause(paused)
+    answers = iter([anew, True])
+
+    async def refresh() -> None:
+        if not next(answers):
+            raise ConnectionFailedError("no answer")
+        if anew:
+            source.info.brokers = {1: Address("east", 1)}
+
+    source.refresh, source.left_alone_seconds = refresh, 0.0
+    engine.stale(source)
+
+    await eventually(lambda: bool(settler.looks), engine.run())
+
+    assert settler.looks[0] == 1
+    assert 2 not in settler.looks
+    assert lane.hurried == 1
+
+
+async def test_brokers_are_tried_at_once_where_somebody_asks_for_it() -> None:
+    """
+    He has just mended what they refused, or the way there.
+    """
+    engine, lane, told = engine_of(Patient(), lambda _: 1), Place(), list[str]()
+    for cluster in (engine._flow.source, engine._flow.target):
+        cast(Any, cluster).try_now = lambda name=cluster.name: told.append(name)
+    engine._reading = Lanes[Any](1, lambda *_: lane)
+    engine._reading.open(1)
+
+    engine.try_brokers_now()
+
+    assert (told, lane.hurried) == (["source", "target"], 1)
 
 
 async def test_a_mistake_of_ours_while_other_replicas_are_asked_is_not_lost(

@@ -182,6 +182,33 @@ async def test_a_broker_that_says_nothing_is_not_one_without_news(says: bytes) -
     assert an_hour_later.seconds >= 3_600
 
 
+async def test_a_broker_that_may_answer_again_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    It was away for so long that the next try would be late.
+    """
+
+    class Away(Source):
+        away = True
+
+        async def connection(self, *_: object) -> Source:
+            if self.away:
+                raise ConnectionFailedError("it is away")
+            return self
+
+    monkeypatch.setattr(fetching, "pause_seconds", lambda _: 3_600.0)
+    source, hooks = Away(b"", end=0), Quiet()
+    copy, lane, _ = reading(source, hooks)
+    running = asyncio.create_task(lane.run())
+    await until(lambda: copy.detail == "it is away", "it was tried", SOON)
+
+    source.away = False
+    lane.try_now()
+    await until(lambda: source.asked > 0, "it is read", SOON)
+    running.cancel()
+
+    assert lane.answered_at(copy) is not None
+
+
 class Remembers(Source):
     """A broker with a fetch session: it answers as it is told to, once for each time."""
 

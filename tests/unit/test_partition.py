@@ -316,6 +316,26 @@ def test_a_passing_fault_is_shown_once_it_does_not_pass() -> None:
     assert (copy.reason, copy.detail) == (Reason.TARGET_UNAVAILABLE, "no answer")
 
 
+@pytest.mark.parametrize("reason", [Reason.TARGET_UNAVAILABLE, Reason.NOT_ENOUGH_REPLICAS])
+def test_who_waits_for_a_broker_is_looked_at_once_one_answers(reason: Reason) -> None:
+    """
+    And if that is too early, soon again. What waits for something else goes on to wait.
+    """
+    copy = proceeding(100)
+    for _ in range(20):
+        copy.refused(Refusal(None, reason), "no answer", NOW)
+    due = copy.look_due_at
+
+    copy.try_now(NOW + 1)
+    looked_at = copy.look_due_at
+    copy.refused(Refusal(None, reason), "no leader yet", NOW + 1)
+
+    waits_for_broker = reason is Reason.TARGET_UNAVAILABLE
+    assert looked_at == (NOW + 1 if waits_for_broker else due)
+    assert copy.look_due_at == NOW + 1 + pause_seconds(1 if waits_for_broker else 21)
+    assert copy.state is State.BLOCKED
+
+
 def test_patience_begins_anew_with_every_record_copied() -> None:
     """
     An acknowledged batch, and a look that finds the target further on.

@@ -577,6 +577,34 @@ async def test_however_long_brokers_were_gone_they_are_read_soon_after_they_are_
     assert pauses == [0.002, 0.016, 0.016, 0.016]
 
 
+async def test_brokers_that_refused_are_read_as_soon_as_one_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A password was wrong for hours, and is right now: they would be tried some fifteen seconds later.
+    """
+    refuses = True
+
+    async def opened(*_: object) -> Quiet:
+        if refuses:
+            source.cut = True  # no broker tells any more who leads what, either
+            raise AuthenticationError("wrong password")
+        return Quiet()
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    monkeypatch.setattr(broker_lane, "again_seconds", lambda *_: 3_600.0)
+    monkeypatch.setattr(reading, "ROUTE_PAUSE_SECONDS", 0.001)
+    source, sink = Unreachable(), Refusals()
+    source.cut = False
+    reader = SourceReader(cast(Cluster, source), Isolation.READ_COMMITTED, sink, 1 << 20)
+    running = asyncio.create_task(reader.run())
+    reader.want([Position(FIRST, 1, END, -1, True, 0)])
+    await sink.reaches(lambda: sink.tries >= 2)
+
+    refuses = source.cut = False
+    await sink.reaches(lambda: (Channel.LIVE, FIRST, 1) in sink.parts)
+    running.cancel()
+    await asyncio.wait([running])
+
+
 def test_a_broker_that_refuses_is_asked_less_and_less_often() -> None:
     """
     It would refuse again, and many wrong passwords in a row may lock an account.
