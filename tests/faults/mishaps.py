@@ -201,7 +201,7 @@ async def setting_changed(
     value = fate.choice(values[setting])
     try:
         await cluster.alter_topic(topic, {setting: value})
-    except (KafkaException, NotReadyError) as refused:
+    except (KafkaException, NotReadyError, TimeoutError) as refused:
         return f"{topic} may have {setting} {value}: {str(refused)[:80]}"
     return f"{topic} has {setting} {value}"
 
@@ -215,12 +215,12 @@ async def records_deleted(cluster: KafkaCluster, topic: str, fate: random.Random
         start, end = ranges[partition]
         before = start + int((end - start) * part)
         await asyncio.to_thread(cluster.delete_records, topic, {partition: before})
-    except (KafkaException, NotReadyError) as refused:
+    except (KafkaException, NotReadyError, TimeoutError) as refused:
         return f"records of {topic} may be deleted: {str(refused)[:80]}"
     return f"{topic}-{partition}, which held {start} to {end}, begins at {before}"
 
 
-RESUMED_SECONDS = 60.0
+RESUMED_SECONDS = 120.0
 """Within this time every mirror is there again."""
 
 
