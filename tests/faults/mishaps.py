@@ -18,11 +18,13 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass
 from typing import Protocol
 
 from confluent_kafka import KafkaException
 from kafka.errors import KafkaError
 
+from tests.harness.checker import watermarks
 from tests.harness.daemon import NotReadyError, until
 from tests.harness.kafka import KafkaCluster
 from tests.harness.node import Broker
@@ -180,6 +182,63 @@ class TopicsVictim:
         except (KafkaException, KafkaError, NotReadyError) as refused:
             return f"{topic} may have {total} partitions: {str(refused)[:80]}"
         return f"{topic} has {total} partitions"
+
+
+@dataclass
+class Mishaps:
+    """A victim of mishaps such as :func:`setting_changed`, which remember nothing of one another."""
+
+    name: str
+    every_seconds: float
+    mishaps: Sequence[Mishap]
+
+
+async def setting_changed(
+    cluster: KafkaCluster, topics: Sequence[str], values: Mapping[str, Sequence[object]], fate: random.Random
+) -> str:
+    """One of these settings of one of these topics gets one of its values."""
+    topic, setting = fate.choice(topics), fate.choice(sorted(values))
+    value = fate.choice(values[setting])
+    try:
+        await cluster.alter_topic(topic, {setting: value})
+    except (KafkaException, NotReadyError, TimeoutError) as refused:
+        return f"{topic} may have {setting} {value}: {str(refused)[:80]}"
+    return f"{topic} has {setting} {value}"
+
+
+async def records_deleted(cluster: KafkaCluster, topic: str, fate: random.Random) -> str:
+    """The older records of one partition are deleted, or all."""
+    part = fate.choice((0.5, 0.9, 1.0))
+    try:
+        ranges = await asyncio.to_thread(watermarks, cluster.bootstrap, topic)
+        partition = fate.choice(sorted(ranges))
+        start, end = ranges[partition]
+        before = start + int((end - start) * part)
+        await asyncio.to_thread(cluster.delete_records, topic, {partition: before})
+    except (KafkaException, NotReadyError, TimeoutError) as refused:
+        return f"records of {topic} may be deleted: {str(refused)[:80]}"
+    return f"{topic}-{partition}, which held {start} to {end}, begins at {before}"
+
+
+RESUMED_SECONDS = 120.0
+"""Within this time every mirror is there again."""
+
+
+async def topic_paused(mirrors: Sequence[ProcessVictim], topics: Sequence[str], fate: random.Random) -> str:
+    """One of the mirrors pauses a topic for a while; if it is started again, no longer."""
+    mirror, topic, still = fate.choice(mirrors), fate.choice(topics), fate.uniform(0.5, 6)
+    done = await asyncio.to_thread(mirror.process.control, topic, "pause")
+    await asyncio.sleep(still)
+    resumed = f"{mirror.name} resumes {topic}"
+    await until(lambda: mirror.process.control(topic, "resume"), resumed, RESUMED_SECONDS)
+    return f"{mirror.name} pauses {topic} for {still:.1f} s: {done}"
+
+
+async def loss_accepted(mirrors: Sequence[ProcessVictim], topic: str, fate: random.Random) -> str:
+    """At one of the mirrors an operator accepts what is lost of a topic, if anything is."""
+    mirror = fate.choice(mirrors)
+    done = await asyncio.to_thread(mirror.process.control, topic, "accept-loss")
+    return f"{mirror.name} accepts what {topic} has lost: {done}"
 
 
 NEXT_BYTES_SECONDS = 5.0

@@ -17,6 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -26,13 +27,25 @@ from typing import Any, Literal
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.faults.flows import configured, owns, pairs, partitions, translate
-from tests.faults.mishaps import ClusterVictim, LinkVictim, ProcessVictim, TopicsVictim, Victim, suffer
+from tests.faults.flows import configured, owns, pairs, partition, partitions, translate
+from tests.faults.mishaps import (
+    ClusterVictim,
+    LinkVictim,
+    Mishaps,
+    ProcessVictim,
+    TopicsVictim,
+    Victim,
+    loss_accepted,
+    records_deleted,
+    setting_changed,
+    suffer,
+    topic_paused,
+)
 from tests.harness.checker import assert_exact, read_partition, watermarks
 from tests.harness.daemon import free_ports, until
 from tests.harness.data import NotLoadedError, Row, json_rows
 from tests.harness.kafka import KafkaCluster
-from tests.harness.loading import load, load_transactions
+from tests.harness.loading import leave_open, load, load_transactions
 from tests.harness.process import Twinsite
 from tests.harness.proxy import Proxy, proxy
 from tests.harness.relay import through
@@ -42,6 +55,8 @@ SECONDS = float(os.environ.get("CHAOS_SECONDS", "20"))
 SOURCE_NODES = 3 if "CHAOS_SECONDS" in os.environ else 1
 """Beside other tests there is no room for more."""
 HEALING_SECONDS = 240.0
+THREADS = 32
+"""Each writer takes one for itself."""
 pytestmark = pytest.mark.timeout(SECONDS + HEALING_SECONDS + 180)
 
 LONG_AGO_MS, SEED_MS = int(time.time() * 1000) - 10 * 86_400_000, 2_000
@@ -52,12 +67,29 @@ sends again for new, and double it at the source.
 """
 SAFE = {"min.insync.replicas": 2}
 LOGS = {"old": 4, "ledger": 2, "large": 2}
-COMPACTED = "keys"
-TOPICS = {**LOGS, COMPACTED: 2}
+COMPACTED, SHORT = "keys", "short"
+"""The source deletes records of the short one."""
+TOPICS = {**LOGS, COMPACTED: 2, SHORT: 2}
 OFTEN_CLEANED = {"cleanup.policy": "compact", "segment.ms": 1000, "min.cleanable.dirty.ratio": 0.0}
 TRANSLATED = 100
 """Offsets of each partition."""
-NEVER = ("DIVERGED", "DATA_LOSS", "TOPIC_RECREATED")
+SOURCE_SETTINGS = {
+    "compression.type": ("gzip", "zstd", "producer"),
+    "message.timestamp.type": ("CreateTime", "LogAppendTime"),
+    "segment.ms": (2000, 3_600_000),
+}
+TARGET_SETTINGS = {"compression.type": ("gzip", "zstd", "producer"), "min.insync.replicas": (2, 3)}
+IN_TWO: dict[str, object] = {
+    "on_data_loss": "continue",
+    "read": {"fetch_bytes_max": 1 << 18, "partition_fetch_bytes_max": 1 << 15},
+    "limits": {"buffer_bytes_max": 1 << 20, "partition_buffer_bytes_max": 1 << 16},
+    "append": {"request_bytes_max": 1 << 16, "requests_in_flight_max": 2},
+}
+"""The other flow asks nobody, and has room for little at a time."""
+KNOWN_SECONDS = 10.0
+"""After this time a mirror no longer says that nothing is missing when something is."""
+NEVER = ('"state": "DIVERGED"', '"state": "TOPIC_RECREATED"', "internal_error", "Traceback")
+"""In no log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +108,34 @@ async def test_whatever_happens_at_once_nothing_is_lost_doubled_or_reordered(
 ) -> None:
     """
     Two clusters, two relays, three mirrors of a flow, of which one passes the relays by, and one of another
-    flow that reads the same. The target's brokers forget within a second who wrote, as all records are of
-    long ago. The source's topics get more partitions meanwhile.
+    flow that reads the same, in small portions. The target's brokers forget within a second who wrote, as
+    most records are of long ago. Meanwhile topics get more partitions and other settings, one loses records,
+    operators pause topics and accept losses, and no mirror says that nothing is missing when something is.
     """
     happened: list[str] = []
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
     async with clusters(tmp_path) as (source, target):
         with ExitStack() as stack:
             relayed, victims, proxies = stack.enter_context(two_relays(source, tmp_path))
             ways = [relayed, relayed, source]
             copies = [
                 Copy("one", offsets, "", [mirror(way, target, "one", offsets, "", tmp_path) for way in ways]),
-                Copy("two", "same", "two.", [mirror(relayed, target, "two", "same", "two.", tmp_path)]),
+                Copy(
+                    "two",
+                    "same",
+                    "two.",
+                    [mirror(relayed, target, "two", "same", "two.", tmp_path, **IN_TWO)],
+                ),
             ]
             mirrors = [one for copy in copies for one in copy.mirrors]
             for one in mirrors:
                 stack.callback(one.close)
             victims += [*mirrors, ClusterVictim(source, TOPICS, 12), ClusterVictim(target, led(copies), 8)]
-            victims.append(TopicsVictim("growing topics", source, LOGS, 15))
+            victims += [TopicsVictim("growing topics", source, LOGS, 15), *others(source, target, copies)]
             await until(lambda: any(one.connections for one in proxies), "a mirror has come to a relay", 30)
             over = time.monotonic() + SECONDS
             try:
-                async with written_on(source), asyncio.TaskGroup() as group:
+                async with written_on(source), none_fooled(source, mirrors), asyncio.TaskGroup() as group:
                     for victim in victims:
                         group.create_task(suffer(victim, SEED, over, happened))
             finally:
@@ -105,6 +144,7 @@ async def test_whatever_happens_at_once_nothing_is_lost_doubled_or_reordered(
             assert [one.name for one in victims if f" {one.name}: " not in named] == []
             for copy in copies:
                 await healed(source, copy)
+                assert_rest(source, target, copy)
                 if copy.offsets == "mapped":
                     translates(source, target, copy)
         for copy in copies:
@@ -149,7 +189,13 @@ def two_relays(
 
 
 def mirror(
-    source: KafkaCluster, target: KafkaCluster, flow: str, offsets: str, prefix: str, work_dir: Path
+    source: KafkaCluster,
+    target: KafkaCluster,
+    flow: str,
+    offsets: str,
+    prefix: str,
+    work_dir: Path,
+    **more: object,
 ) -> ProcessVictim:
     """One of the mirrors of a flow."""
     name = f"mirror-{len(list(work_dir.glob('mirror-*'))) + 1}"
@@ -157,7 +203,7 @@ def mirror(
     folder.mkdir()
     names = {"names": "prefix", "prefix": prefix} if prefix else {}
     topics = {"include": list(TOPICS), "replication_factor": 3, **names}
-    command = configured(folder, source, target, flow, topics=topics, offsets=offsets)
+    command = configured(folder, source, target, flow, topics=topics, offsets=offsets, **more)
     return process(name, command, 8, work_dir)
 
 
@@ -176,6 +222,51 @@ def led(copies: Sequence[Copy]) -> dict[str, int]:
     return copied | {"__transaction_state": 4} | {f"__twinsite_state.{copy.flow}": 1 for copy in copies}
 
 
+def others(source: KafkaCluster, target: KafkaCluster, copies: Sequence[Copy]) -> list[Victim]:
+    """What happens to topics, at either side and at the mirrors of the first flow."""
+    mirrors, copied = copies[0].mirrors, [copy.prefix + topic for copy in copies for topic in TOPICS]
+    return [
+        Mishaps("settings of the source", 6, [partial(setting_changed, source, [*LOGS], SOURCE_SETTINGS)]),
+        Mishaps("settings of the target", 6, [partial(setting_changed, target, copied, TARGET_SETTINGS)]),
+        Mishaps("short topic", 5, [partial(records_deleted, source, SHORT)]),
+        Mishaps("pauses", 4, [partial(topic_paused, mirrors, [*TOPICS])]),
+        Mishaps("accepted losses", 4, [partial(loss_accepted, mirrors, SHORT)]),
+    ]
+
+
+@asynccontextmanager
+async def none_fooled(source: KafkaCluster, mirrors: Sequence[ProcessVictim]) -> AsyncIterator[None]:
+    """Demand that, as long as the block lasts, no mirror says of a partition that nothing is missing when
+    something has been for KNOWN_SECONDS.
+    """
+    enough, fooled = threading.Event(), list[object]()
+    task = asyncio.create_task(asyncio.to_thread(watch, source.bootstrap, mirrors, enough, fooled))
+    try:
+        yield
+    finally:
+        enough.set()
+        await task
+    assert fooled == []
+
+
+def watch(
+    bootstrap: str, mirrors: Sequence[ProcessVictim], enough: threading.Event, fooled: list[object]
+) -> None:
+    """Look every second, and note who says so."""
+    seen: list[tuple[float, dict[tuple[str, int], int]]] = []
+    while not enough.wait(1):
+        with suppress(KafkaException):
+            ends = ends_of(bootstrap)
+            seen.append((time.monotonic(), ends))
+        for one in mirrors:
+            before = time.monotonic() - KNOWN_SECONDS
+            known = next((ends for at, ends in reversed(seen) if at < before), {})
+            for p in partitions(one.process):
+                end = known.get((p["topic"], p["partition"]), 0)
+                if (p["state"], p["lag_records"]) == ("ACTIVE", 0) and p["next_offset"] < end:
+                    fooled.append((one.name, end, p))
+
+
 # -- the source is written meanwhile ---------------------------------------------------------------
 
 
@@ -183,7 +274,7 @@ def led(copies: Sequence[Copy]) -> dict[str, int]:
 async def written_on(source: KafkaCluster) -> AsyncIterator[None]:
     """Write to all topics as long as the block lasts; no transaction is open in the end."""
     enough = threading.Event()
-    writers = [write_old, write_large, write_keys, write_ledger]
+    writers = [write_old, write_short, write_large, write_keys, write_ledger]
     tasks = [
         asyncio.create_task(asyncio.to_thread(write, partial(writer, source.bootstrap), enough))
         for writer in writers
@@ -216,6 +307,11 @@ def write_old(bootstrap: str, seed: int) -> int:
     return load(bootstrap, "old", old_rows(400, seed, 300), batch_num_messages=25, message_timeout_ms=20_000)
 
 
+def write_short(bootstrap: str, seed: int) -> int:
+    """Some of it is deleted before it is copied."""
+    return load(bootstrap, SHORT, old_rows(100, seed, 300), batch_num_messages=10, message_timeout_ms=20_000)
+
+
 def write_large(bootstrap: str, seed: int) -> int:
     """Batches of which a kernel holds a part."""
     rows = old_rows(12, seed, 200_000)
@@ -234,19 +330,26 @@ def key_rows(seed: int) -> list[Row]:
 
 
 def write_ledger(bootstrap: str, seed: int) -> int:
-    """Transactions, some of them aborted."""
+    """Transactions, some of them aborted, and at times behind one that its producer has left open."""
     rows = old_rows(60, seed, 100)
+    if seed % 5 == 4:
+        leave_open(bootstrap, "ledger", rows, "left open", timeout_ms=5000)
     return load_transactions(bootstrap, "ledger", rows, 15, aborted_every=3, transactional_id="ledger")
 
 
 # -- what is to be so in the end -------------------------------------------------------------------
 
 
+def ends_of(bootstrap: str) -> dict[tuple[str, int], int]:
+    """Up to where each partition of the source may be read."""
+    return {(topic, p): end for topic in TOPICS for p, (_, end) in watermarks(bootstrap, topic).items()}
+
+
 async def healed(source: KafkaCluster, copy: Copy) -> None:
-    """Wait until one mirror is the owner, all is ACTIVE there, and all know that nothing is missing."""
-    ends = {
-        (topic, p): end for topic in TOPICS for p, (_, end) in watermarks(source.bootstrap, topic).items()
-    }
+    """Wait until one mirror is the owner, all is ACTIVE there, and all know that nothing is missing; what was
+    lost is given up.
+    """
+    ends = ends_of(source.bootstrap)
     seen: list[object] = []
 
     def well() -> bool:
@@ -259,6 +362,9 @@ async def healed(source: KafkaCluster, copy: Copy) -> None:
             ]
             for _, parts in views
         )
+        for one, (_, parts) in zip(copy.mirrors, views, strict=True):
+            if any(p["state"] == "DATA_LOSS" for p in parts):
+                one.process.control(SHORT, "accept-loss")
         owned = [parts for owner, parts in views if owner]
         return (
             len(owned) == 1
@@ -278,12 +384,32 @@ async def healed(source: KafkaCluster, copy: Copy) -> None:
 def judge(source: KafkaCluster, target: KafkaCluster, copy: Copy) -> None:
     """Demand that a copy is exact, and that nobody took it for anything else meanwhile."""
     lines = [line for one in copy.mirrors for log in one.logs for line in log.splitlines()]
-    assert [line for line in lines if any(f'"state": "{state}"' in line for state in NEVER)] == []
+    assert [line for line in lines if any(words in line for words in NEVER)] == []
+    lost = [line for line in lines if '"state": "DATA_LOSS"' in line]
+    assert [line for line in lost if f'"topic": "{SHORT}"' not in line] == []
     rename = partial(str.__add__, copy.prefix)
     for topic in LOGS:
         assert assert_exact(source.bootstrap, target.bootstrap, [topic], copy.offsets, rename) > 0
     for number in range(TOPICS[COMPACTED]):
         assert_same_keys(source, target, number, copy)
+
+
+def assert_rest(source: KafkaCluster, target: KafkaCluster, copy: Copy) -> None:
+    """Of the topic that loses records, all that the source has and that was not given up is the end of the
+    copy, and nothing is there twice. After a broker was killed, what it had deleted may be there again: also
+    what was gone before the copy began.
+    """
+    owner = next(one.process for one in copy.mirrors if owns(one.process))
+    for number in watermarks(source.bootstrap, SHORT):
+        lost = partition(partitions(owner), SHORT, number)["lost_ranges"]
+        ours = list(read_partition(source.bootstrap, SHORT, number))
+        left = [one for one in ours if not any(start <= one.offset < end for start, end in lost)]
+        theirs = list(read_partition(target.bootstrap, copy.prefix + SHORT, number))
+        both = min(len(left), len(theirs))
+        rest, left = theirs[len(theirs) - both :], left[len(left) - both :]
+        assert [one.content for one in rest] == [one.content for one in left]
+        assert copy.offsets == "mapped" or [one.offset for one in rest] == [one.offset for one in left]
+        assert [one for one, count in Counter(one.content for one in theirs).items() if count > 1] == []
 
 
 def assert_same_keys(source: KafkaCluster, target: KafkaCluster, number: int, copy: Copy) -> None:

@@ -100,6 +100,19 @@ def load_transactions(
     return total
 
 
+def leave_open(
+    bootstrap: str, topic: str, rows: Iterable[Row], transactional_id: str, timeout_ms: int
+) -> None:
+    """Write records in a transaction that nobody ends; the broker aborts it after that time.
+
+    Kafka 4.3.0 forgets it if it has no leader for the partition just then (KAFKA-20734): it stays open.
+    """
+    settings = {"transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms}
+    with _Writer(bootstrap, "none", settings) as writer:
+        writer.producer.init_transactions(FLUSH_SECONDS)
+        _transaction(writer, topic, rows, lambda _: None)
+
+
 def load_aborted(bootstrap: str, topic: str, count: int) -> None:
     """Take ``count`` + 1 offsets of partition 0: records of a transaction that is aborted, and its marker."""
     with _Writer(bootstrap, "none", {"transactional.id": f"{topic}-aborted"}) as writer:

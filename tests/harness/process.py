@@ -179,6 +179,19 @@ class Twinsite:
             return {}
         return document
 
+    def control(self, topic: str, action: str) -> bool:
+        """Whether it did to a topic what an operator asks for, such as ``pause``."""
+        headers = {"X-Twinsite-Control": "yes", "Content-Type": "application/json"}
+        url = f"http://127.0.0.1:{self.port}/topics/{topic}/{action}"
+        try:
+            urllib.request.urlopen(urllib.request.Request(url, b"{}", headers), timeout=5).close()
+        except urllib.error.HTTPError as refused:
+            refused.close()
+            return False
+        except OSError:
+            return False
+        return True
+
     async def wait_for(self, condition: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
         """Wait until a condition holds while the process runs.
 
