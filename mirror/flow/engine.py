@@ -41,7 +41,7 @@ _NEW = (State.UNKNOWN, Reason.STARTING)
 STALE_PAUSE_SECONDS = 0.1
 """Metadata is not read more often than this, however many answers call it stale."""
 LINK = -2
-"""The node that stands for all brokers where a relay reads them."""
+"""Stands for all brokers where a relay reads them; -1 is the leader of a partition that has none."""
 Brokers = tuple[int, int]
 """The leaders of a partition: at the source, and at the target."""
 

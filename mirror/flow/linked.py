@@ -41,7 +41,7 @@ from mirror.link.frames import Header, Opener
 from mirror.link.greeting import Hello
 from mirror.link.loops import first_to_end, in_thread
 from mirror.link.parts import ASTRAY, Part, decode_parts, ends_here, goes_on, restored
-from mirror.link.protocol import Channel, Position
+from mirror.link.protocol import RELAY_ITSELF, Channel, Position
 from mirror.link.recodable import Recodable
 from mirror.link.stream import LinkStream
 from mirror.logs import Repeats, warn_repeated
@@ -65,9 +65,6 @@ LOOK_AGAIN_SECONDS = 60.0
 """How often a stream is tried where relays were too old for one: they may have been updated."""
 TRIES_MAX = 5
 """How often relays that do not answer are retried where all others are too old for a stream."""
-NOT_OF_A_BROKER = -1
-"""The node of frames in which the relay speaks for itself."""
-NOWHERE = -1
 
 
 class LinkLane:
@@ -84,7 +81,8 @@ class LinkLane:
         self._receiver = Receiver(flow, self._full)
         self._members, self._crowded = self._receiver.members, self._receiver.crowded
         self._room = Room(flow, self._members)
-        self._coming: dict[Key, tuple[int, int]] = {}
+        self._coming: dict[Key, tuple[int, int | None]] = {}
+        """The number each was wanted under, and which offset comes next; None: it is to be wanted again."""
         self._numbers = itertools.count(1)
         self._wanted: dict[Key, Position] = {}
         self._ways = Ways(flow.limits.fetch.isolation)
@@ -292,9 +290,9 @@ class LinkLane:
         while True:
             trouble = await stream.next_trouble()
             words = f"relay {stream.relay}: {trouble.detail}"
-            self._ways.trouble(trouble.node, self._members)
+            self._ways.trouble(trouble, self._members)
             for partition in self._members.values():
-                if trouble.node < 0 or self._flow.source.info.leader(partition.tp) == trouble.node:
+                if trouble.concerns(self._flow.source.info.leader(partition.tp)):
                     partition.detail = words
             self._flow.hooks.stale(self._flow.source)
 
@@ -397,11 +395,11 @@ class LinkLane:
             if in_order:
                 outcome = await self._receiver.take(partition, part.fetched, part.offset, buffer, answers)
                 if outcome is Outcome.EARLY:
-                    self._coming[key] = number, NOWHERE  # it is wanted again
+                    self._coming[key] = number, None  # it is wanted again
             else:
                 words = f"{self._relay}: its batches do not run from {part.offset} to {part.next_offset}"
                 self._receiver.bad_batch(partition, key, MisplacedBatchError(at, words))
-            if way[1] == NOT_OF_A_BROKER and part.fetched.error_code in AUTHORIZATION_CODES:
+            if way[1] == RELAY_ITSELF and part.fetched.error_code in AUTHORIZATION_CODES:
                 partition.detail = self._not_in_role(partition)
             self._flow.hooks.changed(partition)
 

@@ -27,7 +27,7 @@ from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo
 from mirror.kafka.connection_pool import SILENT_SECONDS
 from mirror.kafka.fetch import Isolation, Key
 from mirror.link.parts import Part
-from mirror.link.protocol import Channel, Position
+from mirror.link.protocol import RELAY_ITSELF, Channel, Position
 from mirror.logs import Repeats
 from mirror.model import TopicPartition
 from mirror.relay.broker_lane import BrokerLane, again_seconds
@@ -64,7 +64,7 @@ class Outlet(Protocol):
         """
 
     def trouble(self, node: int, words: str) -> None:
-        """A broker cannot be read at the moment; -1: none answers."""
+        """A broker cannot be read at the moment; RELAY_ITSELF: none answers."""
 
     def closed(self, topics: Collection[str]) -> None:
         """The mirror wanted topics that it may not read; it is told so for each partition."""
@@ -238,7 +238,7 @@ class SourceReader:
                         attempts = 0
                     except TwinsiteError as error:
                         attempts += 1
-                        self.trouble(-1, str(error), attempts)
+                        self.trouble(RELAY_ITSELF, str(error), attempts)
                         await asyncio.sleep(again_seconds(error, attempts))
         finally:
             for lane in self._lanes.values():
@@ -255,7 +255,8 @@ class SourceReader:
         return self._outlet.send(channel, news, self.as_is, taken, gone)
 
     def trouble(self, node: int, words: str, attempts: int) -> None:
-        """Report that a broker could not be read, this often since it was last read; -1: none answers.
+        """Report that a broker could not be read, this often since it was last read; RELAY_ITSELF: no broker
+        answers.
 
         The first failure is always reported. Later ones are tried again soon, and need not all be reported.
         """
@@ -338,5 +339,5 @@ class SourceReader:
             if closed:
                 self._outlet.closed(closed)
             for channel, refused in parts.items():
-                news = News(-1, steady_us(), refused)
+                news = News(RELAY_ITSELF, steady_us(), refused)
                 await self.send(channel, news, nothing, nothing)
