@@ -21,13 +21,8 @@ from mirror.flow.context import Flow
 from mirror.flow.marking import LANE, mark, until_landed
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.states import (
-    RETRY_SECONDS_FIRST,
-    RETRY_SECONDS_MAX,
-    UNANSWERED,
-    append_refusal,
-    look_refusal,
-)
+from mirror.flow.position import Stop
+from mirror.flow.states import RETRY_SECONDS_FIRST, UNANSWERED, append_refusal, look_refusal
 from mirror.kafka.answers import Ended
 from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
 
@@ -230,7 +225,7 @@ class Keeper:
     async def _cannot_keep_offsets(self, partition: PartitionCopy, reason: Reason, words: str) -> None:
         now = time.monotonic()
         if not self._auto:
-            partition.stop(State.BLOCKED, reason, words, now + RETRY_SECONDS_MAX)
+            partition.found(Stop(State.BLOCKED, reason, words), now)
             return
         partition.mapped_for = reason, words
         await self._ledger.become_mapped(partition.tp)

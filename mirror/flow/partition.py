@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from mirror.flow.marks import Marks
 from mirror.flow.passage import Passage
-from mirror.flow.position import Proceed
+from mirror.flow.position import Proceed, Stop
 from mirror.flow.states import PATIENCE, RETRY_SECONDS_MAX, Refusal, pause_seconds
 from mirror.kafka.fetch import Isolation, Key
 from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
@@ -167,6 +167,15 @@ class PartitionCopy(Passage):
         self.look_due_at = look_due_at
         self.waited_for_owner = None
 
+    def found(self, stop: Stop, now: float) -> None:
+        """Stop for what was found; where that is BLOCKED, look again after RETRY_SECONDS_MAX."""
+        again = now + RETRY_SECONDS_MAX if stop.state is State.BLOCKED else None
+        self.stop(stop.state, stop.reason, stop.detail, again)
+        if stop.lost_from is not None and stop.lost_to is not None:
+            self.lost = stop.lost_from, stop.lost_to
+        if stop.target_end is not None:
+            self.acknowledged_target_offset = stop.target_end
+
     def _went_on(self, *, appended: bool = False) -> None:
         """End BLOCKED: it is shown until something was written, or nothing is left to write.
 
@@ -211,7 +220,7 @@ class PartitionCopy(Passage):
             f"{self.target} replaces record times (message.timestamp.type=LogAppendTime): its answer has "
             "another time than the newest record sent"
         )
-        self.stop(State.BLOCKED, Reason.APPEND_TIMES, words, now + RETRY_SECONDS_MAX)
+        self.found(Stop(State.BLOCKED, Reason.APPEND_TIMES, words), now)
 
     def look_anew(self, now: float, *, as_told: bool = True) -> None:
         """Forget conclusions and the queue, and ask for a look.
@@ -279,15 +288,20 @@ class PartitionCopy(Passage):
         self.look_due_at = now + delay_seconds
         self.waited_for_owner = None
 
-    def refused(self, refusal: Refusal, words: str, now: float) -> None:
+    def refused(
+        self, refusal: Refusal, words: str, now: float, *, again_seconds: float | None = None
+    ) -> None:
         """A broker refused or did not answer. Shown at once if the refusal names a state, else from the
         PATIENCE-th attempt on.
+
+        Args:
+            again_seconds: Until the next look; None: longer after each attempt.
         """
         self.counters.fenced += refusal.reason is Reason.NEWER_EPOCH
         if self.state in HOPELESS:
             return
         self.attempts += 1
-        delay = pause_seconds(self.attempts)
+        delay = pause_seconds(self.attempts) if again_seconds is None else again_seconds
         if refusal.state is None and self.attempts < PATIENCE:
             self.doubt(now, delay)
         else:
