@@ -31,7 +31,7 @@ from mirror.flow.context import Flow, LinkLimits
 from mirror.flow.crowding import Crowding
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.receiving import Answers, Outcome, Receiver, Room, not_read
-from mirror.flow.states import pause_seconds
+from mirror.flow.states import fetch_refusal, pause_seconds
 from mirror.flow.ways import Way, Ways
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.failures import AUTHORIZATION_CODES
@@ -262,7 +262,7 @@ class LinkLane:
 
     def _lost(self, error: TwinsiteError) -> None:
         warn_repeated(log, self._repeats, str(error), "stream_lost", error=str(error))
-        not_read(self._flow, self._members.values(), error, self._heard_at)
+        not_read(self._flow, self._members.values(), error)
 
     def _do_without(self, error: TwinsiteError) -> None:
         warn_repeated(log, self._repeats, "without", "relay_without_streams", error=str(error))
@@ -289,11 +289,11 @@ class LinkLane:
     async def _take_troubles(self, stream: LinkStream) -> None:
         while True:
             trouble = await stream.next_trouble()
-            words = f"relay {stream.relay}: {trouble.detail}"
+            words, now = f"relay {stream.relay}: {trouble.detail}", time.monotonic()
             self._ways.trouble(trouble, self._members)
             for partition in self._members.values():
                 if trouble.concerns(self._flow.source.info.leader(partition.tp)):
-                    partition.detail = words
+                    partition.not_heard(words, now)
             self._flow.hooks.stale(self._flow.source)
 
     # -- frames ----------------------------------------------------------------------------------
@@ -392,15 +392,16 @@ class LinkLane:
             elif here:
                 self._ways.of[key] = self._ways.after(part, way, read_at)
             self._coming[key] = number, part.next_offset
-            if in_order:
+            if not in_order:
+                words = f"{self._relay}: its batches do not run from {part.offset} to {part.next_offset}"
+                self._receiver.bad_batch(partition, key, MisplacedBatchError(at, words))
+            elif way[1] == RELAY_ITSELF and part.fetched.error_code in AUTHORIZATION_CODES:
+                refusal = fetch_refusal(part.fetched.error_code)
+                partition.refused(refusal, self._not_in_role(partition), time.monotonic())
+            else:
                 outcome = await self._receiver.take(partition, part.fetched, part.offset, buffer, answers)
                 if outcome is Outcome.EARLY:
                     self._coming[key] = number, None  # it is wanted again
-            else:
-                words = f"{self._relay}: its batches do not run from {part.offset} to {part.next_offset}"
-                self._receiver.bad_batch(partition, key, MisplacedBatchError(at, words))
-            if way[1] == RELAY_ITSELF and part.fetched.error_code in AUTHORIZATION_CODES:
-                partition.detail = self._not_in_role(partition)
             self._flow.hooks.changed(partition)
 
     def _not_in_role(self, partition: PartitionCopy) -> str:

@@ -9,6 +9,7 @@ What was fetched, sent and acknowledged is in :mod:`mirror.flow.passage`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from mirror.flow.marks import Marks
 from mirror.flow.passage import Passage
@@ -19,6 +20,20 @@ from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
 
 HOPELESS = frozenset({State.PAUSED, State.DATA_LOSS, State.DIVERGED, State.TOPIC_RECREATED, State.FENCED})
 """States that only an operator ends."""
+COPIED = frozenset({State.ACTIVE, State.LAGGING})
+"""States of a partition that is copied: nothing keeps it from that."""
+
+
+class Unheard(NamedTuple):
+    """The source was not heard, as the way to it has reported; counts until the source is heard after that.
+
+    Attributes:
+        at: When that was reported (monotonic seconds).
+        why: In words.
+    """
+
+    at: float
+    why: str
 
 
 class PartitionCopy(Passage):
@@ -35,6 +50,7 @@ class PartitionCopy(Passage):
         stamped: An answer has shown that the target replaces record times; nothing has shown since that it no
             longer does.
         topic_gone: The source no longer has the topic: nothing is missing, and nothing can be lost.
+        unheard: The last report that the source was not heard; None if there was none.
         waited_for_owner: The first and the last look (monotonic seconds) between which the owner has not
             moved, though it should have; None if it did, or had nothing to copy.
     """
@@ -65,6 +81,7 @@ class PartitionCopy(Passage):
         "told_at",
         "topic_gone",
         "topic_id",
+        "unheard",
         "waited_for_owner",
     )
 
@@ -91,6 +108,7 @@ class PartitionCopy(Passage):
         self.read_to: int | None = None
         self.doubtful_at: int | None = None
 
+        self.unheard: Unheard | None = None
         self.source_log_start_offset: int | None = None
         self.source_high_watermark: int | None = None
         self.source_last_stable_offset: int | None = None
@@ -151,7 +169,22 @@ class PartitionCopy(Passage):
             return
         self._retrying = blocked and (missing or self.stamped)
         if self.state is not State.LAGGING and not self._retrying:
-            self.state, self.reason, self.detail = State.ACTIVE, None, ""
+            self._in_order()
+
+    def _in_order(self) -> None:
+        self.state, self.reason, self.detail = State.ACTIVE, None, ""
+
+    def measured(self, behind: tuple[Reason, str] | None) -> None:
+        """Its lag was measured while it was ACTIVE or LAGGING.
+
+        Args:
+            behind: Why it is LAGGING now, also in words; None: it is ACTIVE.
+        """
+        assert self.state in COPIED
+        if behind is None:
+            self._in_order()
+        else:
+            self.state, (self.reason, self.detail) = State.LAGGING, behind
 
     def look_first(self, now: float) -> None:
         """Ask for a look before anything more is sent; the queue is kept if it fits what the look finds."""
@@ -185,7 +218,7 @@ class PartitionCopy(Passage):
             self.stamped = False
         if self._retrying and not self.stamped:
             self._retrying = False
-            self.state, self.reason, self.detail = State.ACTIVE, None, ""
+            self._in_order()
 
     def answered_with_other_time(self, now: float, *, current: bool) -> None:
         """A batch was appended, by an answer with another time than that of its records.
@@ -359,6 +392,10 @@ class PartitionCopy(Passage):
             self.source_last_stable_offset = last_stable_offset
             if self.next_offset is not None and self.next_offset >= last_stable_offset:
                 self._went_on()
+
+    def not_heard(self, why: str, now: float) -> None:
+        """Note that the source could not be heard just now. The state stays: what counts is for how long."""
+        self.unheard = Unheard(now, why)
 
     def still_so(self, at: float) -> None:
         """What the source last said still held at that moment: it would have reported any change."""

@@ -42,9 +42,7 @@ INLINE_BYTES_MAX = 64 << 10
 re-encoding batches takes long.
 """
 LOOK_AFTER_SECONDS = 5.0
-"""After a refusal by the source's side a partition is looked at again this much later. After an error that
-may pass it shows the error once nothing has been heard for this long.
-"""
+"""After an error that does not pass by itself, a partition is looked at again this much later."""
 ROOM_WAIT_SECONDS = 5.0
 """After this long without a buffer given back, those are taken back that wait for a broker silent as long."""
 
@@ -303,21 +301,15 @@ def block(partition: PartitionCopy, error: BatchError) -> None:
     partition.refused(Refusal(State.BLOCKED, error.reason), str(error), time.monotonic())
 
 
-def not_read(
-    flow: Flow, partitions: Collection[PartitionCopy], error: TwinsiteError, answered_at: float | None
-) -> None:
-    """These partitions cannot be read just now, because the connection they are read over failed.
-
-    Args:
-        answered_at: When the last answer came over it, in monotonic seconds; None if none did.
-    """
+def not_read(flow: Flow, partitions: Collection[PartitionCopy], error: TwinsiteError) -> None:
+    """These partitions cannot be read just now, because the connection they are read over failed."""
     now = time.monotonic()
     for partition in list(partitions):
-        if not error.retriable:
+        if error.retriable:
+            partition.not_heard(str(error), now)
+        else:
             partition.refused(way_refusal(error), str(error), now, again_seconds=LOOK_AFTER_SECONDS)
             flow.hooks.changed(partition)
-        elif answered_at is None or now - answered_at > LOOK_AFTER_SECONDS:
-            partition.detail = str(error)
     flow.hooks.stale(flow.source)
 
 
