@@ -49,6 +49,8 @@ class PartitionCopy(Passage):
             and what the target has acknowledged to that mirror, is not known here.
         stamped: An answer has shown that the target replaces record times; nothing has shown since that it no
             longer does.
+        may_send: A look has found where to go on, and nothing has made it doubtful since: what is queued is
+            sent. In state BLOCKED that is another try.
         topic_gone: The source no longer has the topic: nothing is missing, and nothing can be lost.
         unheard: The last report that the source was not heard; None if there was none.
         waited_for_owner: The first and the last look (monotonic seconds) between which the owner has not
@@ -57,7 +59,6 @@ class PartitionCopy(Passage):
 
     __slots__ = (
         "_marks",
-        "_retrying",
         "copied_elsewhere",
         "detail",
         "doubtful_at",
@@ -67,6 +68,7 @@ class PartitionCopy(Passage):
         "looked_at",
         "lost",
         "mapped_for",
+        "may_send",
         "pause_asked",
         "rank",
         "read_to",
@@ -102,7 +104,7 @@ class PartitionCopy(Passage):
         self.goal_offset: int | None = None
         self.rank = 0
 
-        self._retrying = False
+        self.may_send = False
         self.stamped = False
         self.rereading = False
         self.read_to: int | None = None
@@ -123,14 +125,8 @@ class PartitionCopy(Passage):
 
     @property
     def copying(self) -> bool:
-        """True from a look that found where to go on to the next doubt, except while replicas are reread."""
-        copied = self.state is State.ACTIVE or self.state is State.LAGGING or self._retrying
-        return copied and self.look_due_at is None and not self.rereading
-
-    @property
-    def may_send(self) -> bool:
-        """As :attr:`copying`, also while replicas are reread: what is queued by then is sent."""
-        return self.look_due_at is None and (self._retrying or self.state in {State.ACTIVE, State.LAGGING})
+        """Whether more of it is to be read: as long as it may be sent, except while replicas are reread."""
+        return self.may_send and not self.rereading
 
     def proceed(
         self,
@@ -167,8 +163,8 @@ class PartitionCopy(Passage):
         if self.stamped and not (blocked and (missing or self.reason is Reason.APPEND_TIMES)):
             self._stop_stamped(now)
             return
-        self._retrying = blocked and (missing or self.stamped)
-        if self.state is not State.LAGGING and not self._retrying:
+        self.may_send = True
+        if self.state is not State.LAGGING and not (blocked and (missing or self.stamped)):
             self._in_order()
 
     def _in_order(self) -> None:
@@ -186,18 +182,21 @@ class PartitionCopy(Passage):
         else:
             self.state, (self.reason, self.detail) = State.LAGGING, behind
 
+    def look_again(self, at: float | None) -> None:
+        """Send nothing until a look has found where to go on. None: it is due when an operator says so."""
+        self.may_send, self.look_due_at = False, at
+
     def look_first(self, now: float) -> None:
         """Ask for a look before anything more is sent; the queue is kept if it fits what the look finds."""
         self.generation += 1
-        self.look_due_at = now
+        self.look_again(now)
 
     def stop(self, state: State, reason: Reason, detail: str, look_due_at: float | None) -> None:
         """Write nothing for now; look again at ``look_due_at``, or when an operator says so (None)."""
         self._drop()
-        self._retrying = False
         self.lost = None
         self.state, self.reason, self.detail = state, reason, detail
-        self.look_due_at = look_due_at
+        self.look_again(look_due_at)
         self.waited_for_owner = None
 
     def found(self, stop: Stop, now: float) -> None:
@@ -216,8 +215,7 @@ class PartitionCopy(Passage):
         """
         if appended:
             self.stamped = False
-        if self._retrying and not self.stamped:
-            self._retrying = False
+        if self.state is State.BLOCKED and self.may_send and not self.stamped:
             self._in_order()
 
     def answered_with_other_time(self, now: float, *, current: bool) -> None:
@@ -272,7 +270,7 @@ class PartitionCopy(Passage):
         self.stamped = False
         self._unsettled.clear()
         self.attempts = 0
-        self.look_due_at = now
+        self.look_again(now)
         self.waited_for_owner = None
 
     def _go_back(self) -> None:
@@ -318,7 +316,7 @@ class PartitionCopy(Passage):
         if self.state in HOPELESS:
             return
         self._drop()
-        self.look_due_at = now + delay_seconds
+        self.look_again(now + delay_seconds)
         self.waited_for_owner = None
 
     def refused(
@@ -345,7 +343,6 @@ class PartitionCopy(Passage):
         """Show BLOCKED because an answer has been outstanding for long, until something was written or a look
         has found where to go on. Nothing is given up: the answer still counts if it comes.
         """
-        self._retrying = self.copying
         self.state, self.reason, self.detail = State.BLOCKED, reason, words
 
     # -- from the source -------------------------------------------------------------------------

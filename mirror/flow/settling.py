@@ -290,7 +290,7 @@ class Settler:
     @staticmethod
     def _look_again(partition: PartitionCopy, look: Look) -> None:
         if look.counts_for(partition):
-            partition.look_due_at = time.monotonic()
+            partition.look_again(time.monotonic())
 
     async def _act(
         self,

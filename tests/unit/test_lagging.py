@@ -682,7 +682,13 @@ def test_what_has_just_begun_may_be_fast_and_what_is_stopped_is_not(state: State
     bench = Bench(a_flow())
     bench.proceed(0)
     bench.source_says(1_000)
-    bench.p.state = state
+    match state:
+        case State.ACTIVE:
+            pass
+        case State.LAGGING:
+            bench.p.measured((Reason.CATCHING_UP, "seen"))
+        case _:
+            bench.p.stop(state, Reason.OPERATOR, "seen", None)
 
     assert expected(bench).catch_up is catch_up
 

@@ -776,6 +776,19 @@ def test_the_first_batch_that_is_stamped_is_looked_at_at_once_also_while_somethi
     assert (copy.reason, copy.look_due_at) == (Reason.TARGET_UNAVAILABLE, NOW)
 
 
+def test_what_is_shown_as_unanswered_while_replicas_are_read_is_read_on_afterwards() -> None:
+    """
+    No look is due that would say where to go on.
+    """
+    copy = proceeding(100)
+    copy.rereading = True
+    copy.show_unanswered(Reason.TARGET_UNAVAILABLE, "silent")
+
+    copy.rereading = False
+
+    assert (copy.state, copy.look_due_at, copy.copying) == (State.BLOCKED, None, True)
+
+
 def test_a_batch_that_keeps_its_times_shows_that_they_are_no_longer_replaced() -> None:
     copy = stamped()
 
