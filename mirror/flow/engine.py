@@ -27,7 +27,7 @@ from mirror.flow.keeping import Keeper
 from mirror.flow.lanes import Lanes
 from mirror.flow.linked import LinkLane
 from mirror.flow.owner import Owner
-from mirror.flow.partition import HOPELESS, PartitionCopy
+from mirror.flow.partition import PartitionCopy
 from mirror.flow.settling import Look, Settler
 from mirror.flow.states import look_refusal
 from mirror.flow.succession import Span, Succession, standby_look_seconds
@@ -463,13 +463,10 @@ class Engine:
 
     def pause(self, partition: PartitionCopy) -> None:
         """Copy nothing of this partition until :meth:`resume`."""
-        partition.pause_asked = True
-        if partition.state not in HOPELESS:
-            partition.stop(State.PAUSED, Reason.OPERATOR, "paused by an operator", None)
+        partition.pause()
         self.changed(partition)
 
     def resume(self, partition: PartitionCopy) -> None:
         """Look again now, and go on if the look allows it."""
-        partition.pause_asked = False
-        partition.look_anew(time.monotonic())
+        partition.resume(time.monotonic())
         self.changed(partition)

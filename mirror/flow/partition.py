@@ -277,6 +277,17 @@ class PartitionCopy(Passage):
         self._marks.rewind()
         self.last_timestamp_ms = None
 
+    def pause(self) -> None:
+        """Copy nothing of it until :meth:`resume`. What only an operator ends is still shown."""
+        self.pause_asked = True
+        if self.state not in HOPELESS:
+            self.stop(State.PAUSED, Reason.OPERATOR, "paused by an operator", None)
+
+    def resume(self, now: float) -> None:
+        """An operator wants it copied: look again, and go on if the look allows it."""
+        self.pause_asked = False
+        self.look_anew(now)
+
     def stand_by(self, now: float, look_after_seconds: float, words: str) -> None:
         """Leave the partition to another mirror of the flow, and look later whether it went on.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from mirror.flow.partition import HOPELESS, PartitionCopy
@@ -12,6 +15,8 @@ from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Isolation
 from mirror.model import Gap, OffsetMode, Reason, State
 from tests.unit.copies import NOW, PASSING, batch, proceeding, sent, under_way, waiting
+
+SOURCES = Path(__file__).parents[2] / "mirror"
 
 # -- beginning -----------------------------------------------------------------------------------
 
@@ -865,3 +870,24 @@ def test_who_says_go_on_ends_what_no_append_is_left_to_end() -> None:
     copy.proceed(Proceed(101, 101, 41, 3, 101), OffsetMode.SAME, 0, NOW)
 
     assert (copy.state, copy.reason) == (State.ACTIVE, None)
+
+
+# -- who changes its state -----------------------------------------------------------------------
+
+
+def test_only_a_partition_itself_changes_its_state() -> None:
+    """
+    Others call what changes, at the same time, all that belongs together.
+    """
+    own = {"state", "reason", "detail", "may_send", "look_due_at", "lost", "pause_asked", "unheard"}
+    paths = [path for folder in (".", "flow", "sync") for path in sorted((SOURCES / folder).glob("*.py"))]
+
+    assigned = [
+        f"{path.name}: {ast.unparse(node)}"
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in own
+    ]
+
+    assert "partition.py: self.state" in assigned
+    assert [one for one in assigned if ": self." not in one] == []
