@@ -29,6 +29,7 @@ MODULES = {
     "integration/test_choosing.py": "names decide, and those come through a relay in test_mirror_relayed.py",
     "integration/test_cli.py": OF_PEOPLE,
     "integration/test_data.py": OF_THE_HARNESS,
+    "integration/test_demo.py": "the demo reads through relays",
     "integration/test_ending.py": "relays that stay away are in the test beside it",
     "integration/test_forgetting.py": OF_THE_TARGET,
     "integration/test_harness.py": OF_THE_HARNESS,

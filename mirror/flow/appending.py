@@ -24,7 +24,7 @@ from mirror.failpoints import reach
 from mirror.flow.context import Flow
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.passage import Sent
-from mirror.flow.states import append_refusal
+from mirror.flow.states import UNANSWERED, append_refusal
 from mirror.kafka.answers import Ended
 from mirror.kafka.append import PRODUCE, PRODUCE_VERSION_MAX, Outcome, decode_throttled_answer, encode_request
 from mirror.kafka.connection import Connection
@@ -188,7 +188,7 @@ class AppendLane:
         self._members.clear()
         self._flow.hooks.stale(self._flow.target)
         for partition in waiting:
-            partition.refused(append_refusal(-1), str(error), now)
+            partition.refused(UNANSWERED, str(error), now)
             self._flow.hooks.changed(partition)
 
     # -- answers ---------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class AppendLane:
 
     def _unanswered(self, partition: PartitionCopy, sent: Sent, why: str, now: float) -> None:
         if partition.answered(sent, appended=False, now=now):
-            partition.refused(append_refusal(-1), why, now)
+            partition.refused(UNANSWERED, why, now)
 
     def _settle(self, partition: PartitionCopy, sent: Sent, outcome: Outcome | None, now: float) -> None:
         """Take the answer to a batch.

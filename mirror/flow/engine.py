@@ -27,7 +27,7 @@ from mirror.flow.keeping import Keeper
 from mirror.flow.lanes import Lanes
 from mirror.flow.linked import LinkLane
 from mirror.flow.owner import Owner
-from mirror.flow.partition import FOLLOWED, HOPELESS, PartitionCopy
+from mirror.flow.partition import FOLLOWED, PartitionCopy
 from mirror.flow.settling import Look, Settler
 from mirror.flow.states import look_refusal, pause_seconds
 from mirror.flow.succession import Span, Succession, Word, standby_look_seconds
@@ -42,7 +42,7 @@ _NEW = (State.UNKNOWN, Reason.STARTING)
 STALE_PAUSE_SECONDS = 0.1
 """Metadata is not read more often than this, however many answers call it stale."""
 LINK = -2
-"""The node that stands for all brokers where a relay reads them."""
+"""Stands for all brokers where a relay reads them; -1 is the leader of a partition that has none."""
 Brokers = tuple[int, int]
 """The leaders of a partition: at the source, and at the target."""
 
@@ -498,15 +498,12 @@ class Engine:
 
     def pause(self, partition: PartitionCopy) -> None:
         """Copy nothing of this partition until :meth:`resume`."""
-        partition.pause_asked = True
-        if partition.state not in HOPELESS:
-            partition.stop(State.PAUSED, Reason.OPERATOR, "paused by an operator", None)
+        partition.pause()
         self.changed(partition)
 
     def resume(self, partition: PartitionCopy) -> None:
         """Look again now, and go on if the look allows it."""
-        partition.pause_asked = False
-        partition.look_anew(time.monotonic())
+        partition.resume(time.monotonic())
         self.changed(partition)
 
     def try_brokers_now(self) -> None:

@@ -238,7 +238,7 @@ class FetchLane:
     def _lost(self, error: TwinsiteError) -> None:
         warn_repeated(log, self._repeats, "fetch", "broker_not_read", broker=self._node, error=str(error))
         self._session.reset()
-        not_read(self._flow, self._members.values(), error, self._answered_at)
+        not_read(self._flow, self._members.values(), error)
 
     # -- an answer -------------------------------------------------------------------------------
 

@@ -21,7 +21,8 @@ from mirror.flow.context import Flow
 from mirror.flow.marking import LANE, mark, until_landed
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.states import RETRY_SECONDS_FIRST, RETRY_SECONDS_MAX, append_refusal, look_refusal
+from mirror.flow.position import Stop
+from mirror.flow.states import RETRY_SECONDS_FIRST, UNANSWERED, append_refusal, look_refusal
 from mirror.kafka.answers import Ended
 from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
 
@@ -218,13 +219,13 @@ class Keeper:
             words = f"the mirror is not authorized to write control markers: {error}"
             await self._cannot_keep_offsets(partition, Reason.MARKERS_NOT_AUTHORIZED, words)
         else:
-            code = error.code if isinstance(error, BrokerError) else -1
-            partition.refused(append_refusal(code), str(error), time.monotonic())
+            refusal = append_refusal(error.code) if isinstance(error, BrokerError) else UNANSWERED
+            partition.refused(refusal, str(error), time.monotonic())
 
     async def _cannot_keep_offsets(self, partition: PartitionCopy, reason: Reason, words: str) -> None:
         now = time.monotonic()
         if not self._auto:
-            partition.stop(State.BLOCKED, reason, words, now + RETRY_SECONDS_MAX)
+            partition.found(Stop(State.BLOCKED, reason, words), now)
             return
         partition.mapped_for = reason, words
         await self._ledger.become_mapped(partition.tp)

@@ -21,7 +21,7 @@ import structlog
 
 from mirror.flow.context import Flow
 from mirror.flow.outlook import Outlooks, Projection, catching_up, forgetting, losing
-from mirror.flow.partition import PartitionCopy
+from mirror.flow.partition import COPIED, PartitionCopy
 from mirror.kafka.fetch import Isolation
 from mirror.model import Reason, State
 from monitoring.objectives import Progress, lag_records, lag_seconds, lag_state, late_seconds
@@ -43,13 +43,11 @@ PROMPT_SECONDS = 0.5
 NEAR_SAID_SECONDS = 300.0
 """How often, at most, it is logged that records, or deletes, are about to be lost."""
 NEAR = (Reason.RETENTION_NEAR, Reason.COMPACTION_NEAR)
-OURS = frozenset({Reason.CATCHING_UP, Reason.OPEN_TRANSACTION, *NEAR})
-"""A detail shown with one of these was concluded here."""
-
 WAITING = frozenset({State.PAUSED, State.BLOCKED})
 """Nothing is copied of these for now; retention at the source does not wait."""
 
-Conclusion = tuple[State, Reason | None, str]
+Behind = tuple[Reason, str]
+"""Why a partition lags, also in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +229,7 @@ class LagWatch:
         """Conclude once for each partition that is copied; the others keep their state."""
         self._near = []
         for p in partitions:
-            if p.state not in {State.ACTIVE, State.LAGGING}:
+            if p.state not in COPIED:
                 self._held.pop(p, None)
                 if p.state is State.UNKNOWN:
                     continue  # soon it is what it was, or something else
@@ -241,11 +239,11 @@ class LagWatch:
                     self._outlooks.stand(p, now)
                     self._project(p, p.state, self._meter.measure(p, now=now, now_ms=now_ms), now, now_ms)
                 continue
-            in_order = p.state is State.ACTIVE and not p.detail and self._meter.idle(p, now)
+            in_order = p.state is State.ACTIVE and self._meter.idle(p, now)
             if in_order and not self._outlooks.wants(p, now):
                 continue
             before = (p.state, p.reason)
-            p.state, p.reason, p.detail = self._conclude(p, now, now_ms)
+            p.measured(self._conclude(p, now, now_ms))
             if (p.state, p.reason) != before:
                 self._changed(p)
         self._warn_of(Reason.RETENTION_NEAR, "retention_loss_near", now)
@@ -256,7 +254,8 @@ class LagWatch:
         self._held.pop(p, None)
         self._outlooks.forget(p)
 
-    def _conclude(self, p: PartitionCopy, now: float, now_ms: int) -> Conclusion:
+    def _conclude(self, p: PartitionCopy, now: float, now_ms: int) -> Behind | None:
+        """Why the partition lags; None if it does not."""
         lag = self._meter.measure(p, now=now, now_ms=now_ms)
         if p.copying:
             self._outlooks.note(p, lag.progress, now=now, now_ms=now_ms)
@@ -268,17 +267,17 @@ class LagWatch:
         state = State.LAGGING if held or unheard else state
         projection, dangers = self._project(p, state, lag, now, now_ms)
         if held:
-            return State.LAGGING, Reason.OPEN_TRANSACTION, _held_back(p)
+            return Reason.OPEN_TRANSACTION, _held_back(p)
         if state is State.ACTIVE:
-            return State.ACTIVE, None, p.detail if silent else ""
+            return None
         if silent:
-            return State.LAGGING, Reason.SOURCE_UNAVAILABLE, _unheard(p, lag, now, now_ms)
+            return Reason.SOURCE_UNAVAILABLE, _unheard(p, lag, now, now_ms)
         if lag.progress.held_back:
-            return State.LAGGING, Reason.CATCHING_UP, _held_back(p)
+            return Reason.CATCHING_UP, _held_back(p)
         words = f"{lag.records} offsets behind" if lag.records else "it is not being read at the moment"
         if dangers:
-            return State.LAGGING, dangers[0].reason, f"{words}; {dangers[0].detail}"
-        return State.LAGGING, Reason.CATCHING_UP, words + (catching_up(projection) if lag.records else "")
+            return dangers[0].reason, f"{words}; {dangers[0].detail}"
+        return Reason.CATCHING_UP, words + (catching_up(projection) if lag.records else "")
 
     # -- losses that are near --------------------------------------------------------------------
 
@@ -365,10 +364,11 @@ def _held_back(p: PartitionCopy) -> str:
 
 
 def _unheard(p: PartitionCopy, lag: Lag, now: float, now_ms: int) -> str:
-    """What the connection reported, or since when nothing was heard; not what was said of the lag before."""
-    if p.detail and p.reason not in OURS:
-        return p.detail
-    if lag.heard_at is None:
+    """What the way to the source has reported since it was last heard; if nothing, since when it was not."""
+    reported, heard_at = p.unheard, lag.heard_at
+    if reported is not None and (heard_at is None or reported.at >= heard_at):
+        return reported.why
+    if heard_at is None:
         return "the source has not answered yet"
-    answered = time.gmtime(now_ms / 1000 - (now - lag.heard_at))
+    answered = time.gmtime(now_ms / 1000 - (now - heard_at))
     return f"the source has not answered since {time.strftime('%H:%M:%S', answered)} UTC"

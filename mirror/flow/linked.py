@@ -31,7 +31,7 @@ from mirror.flow.context import Flow, LinkLimits
 from mirror.flow.crowding import Crowding
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.receiving import Answers, Outcome, Receiver, Room, not_read
-from mirror.flow.states import pause_seconds
+from mirror.flow.states import fetch_refusal, pause_seconds
 from mirror.flow.ways import Way, Ways
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.failures import AUTHORIZATION_CODES
@@ -42,7 +42,7 @@ from mirror.link.frames import Header, Opener
 from mirror.link.greeting import Hello
 from mirror.link.loops import Pause, first_to_end, in_thread
 from mirror.link.parts import ASTRAY, Part, decode_parts, ends_here, goes_on, restored
-from mirror.link.protocol import Channel, Position
+from mirror.link.protocol import RELAY_ITSELF, Channel, Position
 from mirror.link.recodable import Recodable
 from mirror.link.stream import LinkStream
 from mirror.logs import Repeats, warn_repeated
@@ -63,9 +63,6 @@ LOOK_AGAIN_SECONDS = 60.0
 """How often a stream is tried where relays were too old for one: they may have been updated."""
 TRIES_MAX = 5
 """How often relays that do not answer are retried where all others are too old for a stream."""
-NOT_OF_A_BROKER = -1
-"""The node of frames in which the relay speaks for itself."""
-NOWHERE = -1
 
 
 class LinkLane:
@@ -82,7 +79,8 @@ class LinkLane:
         self._receiver = Receiver(flow, self._full)
         self._members, self._crowded = self._receiver.members, self._receiver.crowded
         self._room = Room(flow, self._members)
-        self._coming: dict[Key, tuple[int, int]] = {}
+        self._coming: dict[Key, tuple[int, int | None]] = {}
+        """The number each was wanted under, and which offset comes next; None: it is to be wanted again."""
         self._numbers = itertools.count(1)
         self._wanted: dict[Key, Position] = {}
         self._ways = Ways(flow.limits.fetch.isolation)
@@ -269,7 +267,7 @@ class LinkLane:
 
     def _lost(self, error: TwinsiteError) -> None:
         warn_repeated(log, self._repeats, str(error), "stream_lost", error=str(error))
-        not_read(self._flow, self._members.values(), error, self._heard_at)
+        not_read(self._flow, self._members.values(), error)
 
     def _do_without(self, error: TwinsiteError) -> None:
         warn_repeated(log, self._repeats, "without", "relay_without_streams", error=str(error))
@@ -296,11 +294,11 @@ class LinkLane:
     async def _take_troubles(self, stream: LinkStream) -> None:
         while True:
             trouble = await stream.next_trouble()
-            words = f"relay {stream.relay}: {trouble.detail}"
-            self._ways.trouble(trouble.node, self._members)
+            words, now = f"relay {stream.relay}: {trouble.detail}", time.monotonic()
+            self._ways.trouble(trouble, self._members)
             for partition in self._members.values():
-                if trouble.node < 0 or self._flow.source.info.leader(partition.tp) == trouble.node:
-                    partition.detail = words
+                if trouble.concerns(self._flow.source.info.leader(partition.tp)):
+                    partition.not_heard(words, now)
             self._flow.hooks.stale(self._flow.source)
 
     # -- frames ----------------------------------------------------------------------------------
@@ -399,15 +397,16 @@ class LinkLane:
             elif here:
                 self._ways.of[key] = self._ways.after(part, way, read_at)
             self._coming[key] = number, part.next_offset
-            if in_order:
-                outcome = await self._receiver.take(partition, part.fetched, part.offset, buffer, answers)
-                if outcome is Outcome.EARLY:
-                    self._coming[key] = number, NOWHERE  # it is wanted again
-            else:
+            if not in_order:
                 words = f"{self._relay}: its batches do not run from {part.offset} to {part.next_offset}"
                 self._receiver.bad_batch(partition, key, MisplacedBatchError(at, words))
-            if way[1] == NOT_OF_A_BROKER and part.fetched.error_code in AUTHORIZATION_CODES:
-                partition.detail = self._not_in_role(partition)
+            elif way[1] == RELAY_ITSELF and part.fetched.error_code in AUTHORIZATION_CODES:
+                refusal = fetch_refusal(part.fetched.error_code)
+                partition.refused(refusal, self._not_in_role(partition), time.monotonic())
+            else:
+                outcome = await self._receiver.take(partition, part.fetched, part.offset, buffer, answers)
+                if outcome is Outcome.EARLY:
+                    self._coming[key] = number, None  # it is wanted again
             self._flow.hooks.changed(partition)
 
     def _not_in_role(self, partition: PartitionCopy) -> str:

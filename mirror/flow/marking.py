@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from mirror.errors import PartitionError, TwinsiteError
 from mirror.flow.context import Flow
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.states import append_refusal, pause_seconds
+from mirror.flow.states import UNANSWERED, pause_seconds
 from mirror.kafka.answers import Ended
 from mirror.kafka.cluster_info import ClusterInfo
 from mirror.kafka.connection import Connection
@@ -235,6 +235,6 @@ def _land(flow: Flow, partitions: Iterable[PartitionCopy]) -> None:
 def _say(flow: Flow, partitions: Iterable[PartitionCopy], error: TwinsiteError) -> None:
     """Put the partitions in doubt; they are looked at once nothing is in flight."""
     for partition in partitions:
-        partition.refused(append_refusal(-1), str(error), time.monotonic())
+        partition.refused(UNANSWERED, str(error), time.monotonic())
         flow.hooks.changed(partition)
     flow.hooks.stale(flow.target)

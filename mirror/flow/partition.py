@@ -9,10 +9,11 @@ What was fetched, sent and acknowledged is in :mod:`mirror.flow.passage`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from mirror.flow.marks import Marks
 from mirror.flow.passage import Passage
-from mirror.flow.position import Proceed
+from mirror.flow.position import Proceed, Stop
 from mirror.flow.states import PATIENCE, RETRY_SECONDS_MAX, Refusal, pause_seconds
 from mirror.kafka.fetch import Isolation, Key
 from mirror.model import Gap, OffsetMode, Reason, State, TopicPartition
@@ -25,6 +26,20 @@ ended them there; once this mirror is the owner it goes on from that, or says ho
 """
 AWAY = frozenset({Reason.SOURCE_UNAVAILABLE, Reason.TARGET_UNAVAILABLE})
 """Reasons that end when a broker answers again."""
+COPIED = frozenset({State.ACTIVE, State.LAGGING})
+"""States of a partition that is copied: nothing keeps it from that."""
+
+
+class Unheard(NamedTuple):
+    """The source was not heard, as the way to it has reported; counts until the source is heard after that.
+
+    Attributes:
+        at: When that was reported (monotonic seconds).
+        why: In words.
+    """
+
+    at: float
+    why: str
 
 
 class PartitionCopy(Passage):
@@ -43,14 +58,16 @@ class PartitionCopy(Passage):
             longer does.
         looked_at: When the last look began that found where the copy ends (monotonic seconds); None if there
             was none, or another mirror may have copied since.
+        may_send: A look has found where to go on, and nothing has made it doubtful since: what is queued is
+            sent. In state BLOCKED that is another try.
         topic_gone: The source no longer has the topic: nothing is missing, and nothing can be lost.
+        unheard: The last report that the source was not heard; None if there was none.
         waited_for_owner: The first and the last look (monotonic seconds) between which the owner has not
             moved, though it should have; None if it did, or had nothing to copy.
     """
 
     __slots__ = (
         "_marks",
-        "_retrying",
         "batch_end",
         "copied_elsewhere",
         "detail",
@@ -61,6 +78,7 @@ class PartitionCopy(Passage):
         "looked_at",
         "lost",
         "mapped_for",
+        "may_send",
         "pause_asked",
         "rank",
         "reason",
@@ -74,6 +92,7 @@ class PartitionCopy(Passage):
         "told_at",
         "topic_gone",
         "topic_id",
+        "unheard",
         "waited_for_owner",
     )
 
@@ -94,12 +113,13 @@ class PartitionCopy(Passage):
         self.goal_offset: int | None = None
         self.rank = 0
 
-        self._retrying = False
+        self.may_send = False
         self.stamped = False
         self.rereading = False
         self.batch_end: int | None = None
         self.doubtful_at: int | None = None
 
+        self.unheard: Unheard | None = None
         self.source_log_start_offset: int | None = None
         self.source_high_watermark: int | None = None
         self.source_last_stable_offset: int | None = None
@@ -114,14 +134,8 @@ class PartitionCopy(Passage):
 
     @property
     def copying(self) -> bool:
-        """True from a look that found where to go on to the next doubt, except while replicas are reread."""
-        copied = self.state is State.ACTIVE or self.state is State.LAGGING or self._retrying
-        return copied and self.look_due_at is None and not self.rereading
-
-    @property
-    def may_send(self) -> bool:
-        """As :attr:`copying`, also while replicas are reread: what is queued by then is sent."""
-        return self.look_due_at is None and (self._retrying or self.state in {State.ACTIVE, State.LAGGING})
+        """Whether more of it is to be read: as long as it may be sent, except while replicas are reread."""
+        return self.may_send and not self.rereading
 
     def proceed(
         self,
@@ -158,23 +172,50 @@ class PartitionCopy(Passage):
         if self.stamped and not (blocked and (missing or self.reason is Reason.APPEND_TIMES)):
             self._stop_stamped(now)
             return
-        self._retrying = blocked and (missing or self.stamped)
-        if self.state is not State.LAGGING and not self._retrying:
-            self.state, self.reason, self.detail = State.ACTIVE, None, ""
+        self.may_send = True
+        if self.state is not State.LAGGING and not (blocked and (missing or self.stamped)):
+            self._in_order()
+
+    def _in_order(self) -> None:
+        self.state, self.reason, self.detail = State.ACTIVE, None, ""
+
+    def measured(self, behind: tuple[Reason, str] | None) -> None:
+        """Its lag was measured while it was ACTIVE or LAGGING.
+
+        Args:
+            behind: Why it is LAGGING now, also in words; None: it is ACTIVE.
+        """
+        assert self.state in COPIED
+        if behind is None:
+            self._in_order()
+        else:
+            self.state, (self.reason, self.detail) = State.LAGGING, behind
+
+    def look_again(self, at: float | None) -> None:
+        """Send nothing until a look has found where to go on. None: it is due when an operator says so."""
+        self.may_send, self.look_due_at = False, at
 
     def look_first(self, now: float) -> None:
         """Ask for a look before anything more is sent; the queue is kept if it fits what the look finds."""
         self.generation += 1
-        self.look_due_at = now
+        self.look_again(now)
 
     def stop(self, state: State, reason: Reason, detail: str, look_due_at: float | None) -> None:
         """Write nothing for now; look again at ``look_due_at``, or when an operator says so (None)."""
         self._drop()
-        self._retrying = False
         self.lost = None
         self.state, self.reason, self.detail = state, reason, detail
-        self.look_due_at = look_due_at
+        self.look_again(look_due_at)
         self.waited_for_owner = None
+
+    def found(self, stop: Stop, now: float) -> None:
+        """Stop for what was found; where that is BLOCKED, look again after RETRY_SECONDS_MAX."""
+        again = now + RETRY_SECONDS_MAX if stop.state is State.BLOCKED else None
+        self.stop(stop.state, stop.reason, stop.detail, again)
+        if stop.lost_from is not None and stop.lost_to is not None:
+            self.lost = stop.lost_from, stop.lost_to
+        if stop.target_end is not None:
+            self.acknowledged_target_offset = stop.target_end
 
     def _went_on(self, *, appended: bool = False) -> None:
         """End BLOCKED: it is shown until something was written, or nothing is left to write.
@@ -183,9 +224,8 @@ class PartitionCopy(Passage):
         """
         if appended:
             self.stamped = False
-        if self._retrying and not self.stamped:
-            self._retrying = False
-            self.state, self.reason, self.detail = State.ACTIVE, None, ""
+        if self.state is State.BLOCKED and self.may_send and not self.stamped:
+            self._in_order()
 
     def answered_with_other_time(self, now: float, *, current: bool) -> None:
         """A batch was appended, by an answer with another time than that of its records.
@@ -220,7 +260,7 @@ class PartitionCopy(Passage):
             f"{self.target} replaces record times (message.timestamp.type=LogAppendTime): its answer has "
             "another time than the newest record sent"
         )
-        self.stop(State.BLOCKED, Reason.APPEND_TIMES, words, now + RETRY_SECONDS_MAX)
+        self.found(Stop(State.BLOCKED, Reason.APPEND_TIMES, words), now)
 
     def look_anew(self, now: float, *, as_told: bool = True) -> None:
         """Forget conclusions and the queue, and ask for a look.
@@ -239,12 +279,23 @@ class PartitionCopy(Passage):
         self.stamped = False
         self._unsettled.clear()
         self.attempts = 0
-        self.look_due_at = now
+        self.look_again(now)
         self.waited_for_owner = None
 
     def _go_back(self) -> None:
         self._marks.rewind()
         self.last_timestamp_ms = None
+
+    def pause(self) -> None:
+        """Copy nothing of it until :meth:`resume`. What only an operator ends is still shown."""
+        self.pause_asked = True
+        if self.state not in HOPELESS:
+            self.stop(State.PAUSED, Reason.OPERATOR, "paused by an operator", None)
+
+    def resume(self, now: float) -> None:
+        """An operator wants it copied: look again, and go on if the look allows it."""
+        self.pause_asked = False
+        self.look_anew(now)
 
     def stand_by(self, now: float, look_after_seconds: float, words: str) -> None:
         """Leave the partition to another mirror of the flow, and look later whether it went on.
@@ -290,18 +341,23 @@ class PartitionCopy(Passage):
         if self.state in HOPELESS:
             return
         self._drop()
-        self.look_due_at = now + delay_seconds
+        self.look_again(now + delay_seconds)
         self.waited_for_owner = None
 
-    def refused(self, refusal: Refusal, words: str, now: float) -> None:
+    def refused(
+        self, refusal: Refusal, words: str, now: float, *, again_seconds: float | None = None
+    ) -> None:
         """A broker refused or did not answer. Shown at once if the refusal names a state, else from the
         PATIENCE-th attempt on.
+
+        Args:
+            again_seconds: Until the next look; None: longer after each attempt.
         """
         self.counters.fenced += refusal.reason is Reason.NEWER_EPOCH
         if self.state in HOPELESS:
             return
         self.attempts += 1
-        delay = pause_seconds(self.attempts)
+        delay = pause_seconds(self.attempts) if again_seconds is None else again_seconds
         if refusal.state is None and self.attempts < PATIENCE:
             self.doubt(now, delay)
         else:
@@ -318,7 +374,6 @@ class PartitionCopy(Passage):
         """Show BLOCKED because an answer has been outstanding for long, until something was written or a look
         has found where to go on. Nothing is given up: the answer still counts if it comes.
         """
-        self._retrying = self.copying
         self.state, self.reason, self.detail = State.BLOCKED, reason, words
 
     # -- from the source -------------------------------------------------------------------------
@@ -377,6 +432,10 @@ class PartitionCopy(Passage):
             self.source_last_stable_offset = last_stable_offset
             if self.next_offset is not None and self.next_offset >= last_stable_offset:
                 self._went_on()
+
+    def not_heard(self, why: str, now: float) -> None:
+        """Note that the source could not be heard just now. The state stays: what counts is for how long."""
+        self.unheard = Unheard(now, why)
 
     def still_so(self, at: float) -> None:
         """What the source last said still held at that moment: it would have reported any change."""

@@ -27,7 +27,7 @@ from mirror.flow.intake import Intake, is_little, newer_before, take_plain, take
 from mirror.flow.misplaced import Asked
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import replaced
-from mirror.flow.states import fetch_refusal, pause_seconds, way_refusal
+from mirror.flow.states import Refusal, fetch_refusal, way_refusal
 from mirror.kafka.buffers import Buffer
 from mirror.kafka.failures import STALE_METADATA_CODES, broker_error
 from mirror.kafka.fetch import Fetched, Isolation, Key
@@ -42,9 +42,7 @@ INLINE_BYTES_MAX = 64 << 10
 re-encoding batches takes long.
 """
 LOOK_AFTER_SECONDS = 5.0
-"""After a refusal by the source's side a partition is looked at again this much later. After an error that
-may pass it shows the error once nothing has been heard for this long.
-"""
+"""After an error that does not pass by itself, a partition is looked at again this much later."""
 ROOM_WAIT_SECONDS = 5.0
 """After this long without a buffer given back, those are taken back that wait for a broker silent as long."""
 
@@ -138,10 +136,8 @@ class Receiver:
             return await self._take(partition, fetched, offset, buffer, answers)
         except Exception as error:  # a mistake of ours must not hold up the other partitions
             log.exception("partition_not_taken", partition=str(partition.tp))
-            partition.attempts += 1
             words = f"what was read at {partition.fetch_offset} could not be processed: {error!r}"
-            look_at = time.monotonic() + pause_seconds(partition.attempts)
-            partition.stop(State.BLOCKED, Reason.INTERNAL_ERROR, words, look_at)
+            partition.refused(Refusal(State.BLOCKED, Reason.INTERNAL_ERROR), words, time.monotonic())
             return Outcome.REFUSED
 
     async def _take(
@@ -298,35 +294,23 @@ def truncated(partition: PartitionCopy, epoch: int, epoch_end: int) -> None:
     if partition.pending and copied_to <= epoch_end:
         partition.doubt(time.monotonic())
         return
-    stop = replaced(copied_to, epoch, epoch_end)
-    partition.stop(stop.state, stop.reason, stop.detail, None)
+    partition.found(replaced(copied_to, epoch, epoch_end), time.monotonic())
 
 
 def block(partition: PartitionCopy, error: BatchError) -> None:
     """Block a partition because no replica has a good copy of a batch; try again, later each time."""
-    partition.attempts += 1
-    look_at = time.monotonic() + pause_seconds(partition.attempts)
-    partition.stop(State.BLOCKED, error.reason, str(error), look_at)
+    partition.refused(Refusal(State.BLOCKED, error.reason), str(error), time.monotonic())
 
 
-def not_read(
-    flow: Flow, partitions: Collection[PartitionCopy], error: TwinsiteError, answered_at: float | None
-) -> None:
-    """These partitions cannot be read just now, because the connection they are read over failed.
-
-    Args:
-        answered_at: When the last answer came over it, in monotonic seconds; None if none did.
-    """
+def not_read(flow: Flow, partitions: Collection[PartitionCopy], error: TwinsiteError) -> None:
+    """These partitions cannot be read just now, because the connection they are read over failed."""
     now = time.monotonic()
     for partition in list(partitions):
-        if not error.retriable:
-            refusal = way_refusal(error)
-            look_at = now + LOOK_AFTER_SECONDS if refusal.retry else None
-            partition.counters.fenced += refusal.reason is Reason.NEWER_EPOCH
-            partition.stop(refusal.state or State.BLOCKED, refusal.reason, str(error), look_at)
+        if error.retriable:
+            partition.not_heard(str(error), now)
+        else:
+            partition.refused(way_refusal(error), str(error), now, again_seconds=LOOK_AFTER_SECONDS)
             flow.hooks.changed(partition)
-        elif answered_at is None or now - answered_at > LOOK_AFTER_SECONDS:
-            partition.detail = str(error)
     flow.hooks.stale(flow.source)
 
 

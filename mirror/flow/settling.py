@@ -27,7 +27,7 @@ from mirror.flow.needs import Claims, Memory, Right
 from mirror.flow.partition import HOPELESS, PartitionCopy
 from mirror.flow.position import Decision, Insert, Prepare, Proceed, Register, Stop, Unreplicated
 from mirror.flow.prepare import NotPreparableError, prepare
-from mirror.flow.states import RETRY_SECONDS_FIRST, RETRY_SECONDS_MAX, UNREPLICATED, look_refusal
+from mirror.flow.states import RETRY_SECONDS_FIRST, UNREPLICATED, look_refusal
 from mirror.flow.succession import STANDBY_LOOK_SECONDS_MIN
 from mirror.flow.taking import Claim, takes, to_note, yields
 from mirror.model import OffsetMode, Reason, State
@@ -255,8 +255,7 @@ class Settler:
         if yields(self._flow.name, claim, decision, known, seen.target(partition)) and self._may_write(look):
             await self._memory.take_back(partition.tp)
         if look.counts_for(partition):
-            again = time.monotonic() + RETRY_SECONDS_MAX
-            partition.stop(State.BLOCKED, Reason.ANOTHER_FLOW, str(claim), again)
+            partition.found(Stop(State.BLOCKED, Reason.ANOTHER_FLOW, str(claim)), time.monotonic())
 
     async def _go_on(
         self,
@@ -294,7 +293,7 @@ class Settler:
     @staticmethod
     def _look_again(partition: PartitionCopy, look: Look) -> None:
         if look.counts_for(partition):
-            partition.look_due_at = time.monotonic()
+            partition.look_again(time.monotonic())
 
     async def _act(
         self,
@@ -315,8 +314,7 @@ class Settler:
             await step()
         except PartitionError as error:
             if look.counts_for(partition):
-                again = time.monotonic() + RETRY_SECONDS_MAX
-                partition.stop(State.BLOCKED, error.reason, error.detail, again)
+                partition.found(Stop(State.BLOCKED, error.reason, error.detail), time.monotonic())
             self._done(partition)
         except TwinsiteError as error:
             self._failed(partition, error, look, at_source=False)
@@ -374,14 +372,12 @@ class Settler:
         match decision:
             case Proceed():
                 await self._proceed(partition, decision, look)
-            case Stop(state, reason, detail, lost_from, lost_to, target_end):
-                again = now + RETRY_SECONDS_MAX if state is State.BLOCKED else None
-                partition.stop(state, reason, detail, again)
-                if lost_from is not None and lost_to is not None:
-                    partition.lost = (lost_from, lost_to)
+            case Stop():
+                partition.found(decision, now)
+                if partition.lost is not None:
                     partition.copied_elsewhere = not self._right.held
-                if target_end is not None:
-                    partition.acknowledged_target_offset, partition.looked_at = target_end, look.began_at
+                if decision.target_end is not None:
+                    partition.looked_at = look.began_at
             case Unreplicated(detail):
                 partition.refused(UNREPLICATED, detail, now)
             case Register():

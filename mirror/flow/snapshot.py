@@ -23,7 +23,6 @@ from mirror.model import (
     LinkStatus,
     OwnerStatus,
     PartitionStatus,
-    State,
     TopicLeftOut,
     TopicPartition,
 )
@@ -111,7 +110,6 @@ class Snapshots:
         projection = NOTHING_EXPECTED
         if not p.topic_gone:
             projection = self.outlooks.project(p, p.state, lag.progress, lag, now=now, now_ms=now_ms)
-        active = p.state is State.ACTIVE
         lost = p.lost or (None, None)
         status = PartitionStatus(
             topic=p.tp.topic,
@@ -119,7 +117,7 @@ class Snapshots:
             target_topic=p.target.topic,
             state=p.state,
             reason=p.reason,
-            detail="" if active else p.detail,
+            detail=p.detail,
             hint=hint(p.state, p.reason),
             offset_mode=p.mode,
             source_log_start_offset=p.source_log_start_offset,

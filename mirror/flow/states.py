@@ -33,6 +33,9 @@ class Refusal:
     retry: bool = True
 
 
+UNANSWERED = Refusal(None, Reason.TARGET_UNAVAILABLE)
+"""The target gave no answer, or could not be asked: only a look tells what has become of what was sent."""
+
 _BLOCKED = State.BLOCKED
 _DOUBT = Refusal(None, Reason.TARGET_UNAVAILABLE)
 

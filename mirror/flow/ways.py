@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from mirror.flow.partition import PartitionCopy
 from mirror.kafka.fetch import Isolation, Key
 from mirror.link.channels import Channels
+from mirror.link.greeting import Trouble
 from mirror.link.parts import Part
 from mirror.link.protocol import Channel
 
@@ -112,11 +113,11 @@ class Ways:
         if channel not in OWN:
             self._shared[key] = channel
 
-    def trouble(self, node: int, partitions: Mapping[Key, PartitionCopy]) -> None:
-        """The relay cannot read a broker, or any if ``node`` is -1: its ways count again once heard."""
-        for key in [key for key, way in self.of.items() if node in {way[1], -1}]:
+    def trouble(self, trouble: Trouble, partitions: Mapping[Key, PartitionCopy]) -> None:
+        """The relay cannot read a broker, or any: their ways count again once heard."""
+        for key in [key for key, way in self.of.items() if trouble.concerns(way[1])]:
             self._note(key, partitions.get(key))
-        for way in [way for way in self.heard_at if node in {way[1], -1}]:
+        for way in [way for way in self.heard_at if trouble.concerns(way[1])]:
             del self.heard_at[way]
 
     def clear(self, partitions: Mapping[Key, PartitionCopy]) -> None:

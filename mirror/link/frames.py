@@ -40,7 +40,7 @@ class Header(NamedTuple):
 
     Attributes:
         sequence: Its number in the channel, from 0.
-        node: Id of the broker that was read; -1: none.
+        node: Id of the broker that was read, or RELAY_ITSELF (:mod:`mirror.link.protocol`).
         read_us: When the broker answered, in microseconds of the relay's steady clock.
         body_bytes: Size of the body before compression.
         wire_bytes: Size of the body as it crosses the link.
@@ -115,7 +115,7 @@ class Sealer:
         """The next frame, in pieces.
 
         Args:
-            node: Id of the broker that was read; -1: none.
+            node: Id of the broker that was read, or RELAY_ITSELF (:mod:`mirror.link.protocol`).
             read_us: When it answered, in microseconds of our steady clock.
             body: In pieces, which are not copied.
         """

@@ -13,6 +13,7 @@ from typing import Any
 from mirror.errors import AnswerError
 from mirror.link import messages
 from mirror.link.frames import KEY_BYTES
+from mirror.link.protocol import RELAY_ITSELF
 
 LEVEL_MAX = 22
 """The highest level of zstd."""
@@ -82,10 +83,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A broker that the relay cannot read at the moment; node -1: all of them."""
+    """A broker that the relay cannot read at the moment, or all of them (RELAY_ITSELF)."""
 
     node: int
     detail: str
+
+    def concerns(self, node: int) -> bool:
+        """Whether that broker cannot be read."""
+        return self.node in {node, RELAY_ITSELF}
 
 
 def read_welcome(document: dict[str, Any]) -> Welcome:

@@ -36,6 +36,8 @@ CHANNELS_MAX = 32
 TOKEN_BYTES = 16
 """Of the token by which further connections join a stream."""
 RANK_LAST = 255
+RELAY_ITSELF = -1
+"""In place of a broker's id: the relay speaks for itself, or reads no broker at all."""
 
 
 class Up(IntEnum):

@@ -27,7 +27,7 @@ from mirror.kafka.cluster_info import ClusterInfo, PartitionInfo
 from mirror.kafka.connection_pool import SILENT_SECONDS
 from mirror.kafka.fetch import Isolation, Key
 from mirror.link.parts import Part
-from mirror.link.protocol import Channel, Position
+from mirror.link.protocol import RELAY_ITSELF, Channel, Position
 from mirror.logs import Repeats
 from mirror.model import TopicPartition
 from mirror.relay.broker_lane import BrokerLane, soon_seconds
@@ -64,7 +64,7 @@ class Outlet(Protocol):
         """
 
     def trouble(self, node: int, words: str) -> None:
-        """A broker cannot be read at the moment; -1: none answers."""
+        """A broker cannot be read at the moment; RELAY_ITSELF: none answers."""
 
     def closed(self, topics: Collection[str]) -> None:
         """The mirror wanted topics that it may not read; it is told so for each partition."""
@@ -239,7 +239,7 @@ class SourceReader:
                         await self._look()
                     except TwinsiteError as error:
                         attempts += 1
-                        self.trouble(-1, str(error), attempts)
+                        self.trouble(RELAY_ITSELF, str(error), attempts)
                         await asyncio.sleep(soon_seconds(attempts))
                         continue
                     if attempts:
@@ -261,7 +261,8 @@ class SourceReader:
         return self._outlet.send(channel, news, self.as_is, taken, gone)
 
     def trouble(self, node: int, words: str, attempts: int) -> None:
-        """Report that a broker could not be read, this often since it was last read; -1: none answers.
+        """Report that a broker could not be read, this often since it was last read; RELAY_ITSELF: no broker
+        answers.
 
         The first failure is always reported. Later ones are tried again soon, and need not all be reported.
         """
@@ -344,5 +345,5 @@ class SourceReader:
             if closed:
                 self._outlet.closed(closed)
             for channel, refused in parts.items():
-                news = News(-1, steady_us(), refused)
+                news = News(RELAY_ITSELF, steady_us(), refused)
                 await self.send(channel, news, nothing, nothing)

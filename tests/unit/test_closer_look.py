@@ -19,7 +19,7 @@ from mirror.kafka.buffers import BufferPool
 from mirror.kafka.codecs import inflate
 from mirror.kafka.fetch import Fetched, FetchLimits, Key
 from mirror.kafka.record_batch import HEADER_BYTES, LOG_APPEND_TIME, TRANSACTIONAL, walk
-from mirror.model import OffsetMode, TopicPartition
+from mirror.model import OffsetMode, Reason, State, TopicPartition
 from tests.unit.batches import CODECS, Codec, Entry, entries, old, v2
 from tests.unit.target_model import Hooks, Meters
 
@@ -91,6 +91,32 @@ async def test_what_is_concluded_meanwhile_holds(monkeypatch: pytest.MonkeyPatch
     assert await taking is Outcome.OVERTAKEN
     assert sorting == {copy.key}
     assert (copy.fetch_offset, copy.pending, receiver.sorting) == (0, False, set())
+
+
+async def test_a_mistake_of_ours_in_the_closer_look_does_not_overrule_what_is_decided_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    What an operator has paused stays paused.
+    """
+    looking, told = threading.Event(), threading.Event()
+
+    def mistake(*_: object, **__: object) -> None:
+        looking.set()
+        assert told.wait(SOON)
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("mirror.flow.receiving.take_rest", mistake)
+    receiver, flow = begun()
+    copy = partition(0)
+    taking = asyncio.create_task(came(receiver, flow, copy, bytes(v2(SPARSE))))
+    assert await asyncio.to_thread(looking.wait, SOON)
+
+    copy.stop(State.PAUSED, Reason.OPERATOR, "paused by an operator", None)
+    told.set()
+
+    assert await taking is Outcome.REFUSED
+    assert (copy.state, copy.reason, copy.look_due_at) == (State.PAUSED, Reason.OPERATOR, None)
 
 
 async def test_a_lane_that_ends_meanwhile_leaves_the_partition_to_the_next_one(

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 from kafka.protocol.consumer import FetchResponse
 
-from mirror.broker_codes import CORRUPT_MESSAGE
+from mirror.broker_codes import CORRUPT_MESSAGE, MESSAGE_TOO_LARGE
 from mirror.errors import BatchError, ConnectionFailedError, CorruptBatchError
 from mirror.flow import fetching, receiving
 from mirror.flow.context import Flow, Limits
@@ -21,7 +21,7 @@ from mirror.flow.fetching import FetchLane, reread
 from mirror.flow.lagging import LagMeter
 from mirror.flow.partition import PartitionCopy
 from mirror.flow.position import Proceed
-from mirror.flow.states import PATIENCE
+from mirror.flow.states import PATIENCE, append_refusal
 from mirror.kafka.buffers import BufferPool
 from mirror.kafka.cluster_info import PartitionInfo
 from mirror.kafka.fetch import FETCH_SESSION_ID_NOT_FOUND, FETCH_VERSION, Fetched, FetchLimits, Key, Want
@@ -531,6 +531,22 @@ async def test_a_mistake_of_ours_blocks_one_partition_only(monkeypatch: Any) -> 
     assert (copy.reason, copy.look_due_at is not None) == (Reason.INTERNAL_ERROR, True)
     assert "a bug" in copy.detail
     running.cancel()
+
+
+async def test_what_blocks_a_partition_is_said_also_while_its_source_is_not_read() -> None:
+    """
+    It is tried again, and read for that. Why it is not read is no reason for what the target has refused.
+    """
+    copy, lane, _ = reading(Source(0), Quiet())
+    copy.heard(0, 9, 9)
+    copy.refused(append_refusal(MESSAGE_TOO_LARGE), "too large", 0.0)
+    copy.proceed(Proceed(0, 0, 0, 0, 0), OffsetMode.SAME, 0, 0.0)
+    lane.update(copy)
+
+    lane._lost(ConnectionFailedError("broker 1 is not there"))
+
+    assert copy.copying
+    assert (copy.state, copy.reason, copy.detail) == (State.BLOCKED, Reason.RECORD_TOO_LARGE, "too large")
 
 
 async def test_full_buffers_that_wait_for_a_dead_broker_are_taken_back(monkeypatch: Any) -> None:

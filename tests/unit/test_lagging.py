@@ -700,7 +700,13 @@ def test_what_has_just_begun_may_be_fast_and_what_is_stopped_is_not(state: State
     bench = Bench(a_flow())
     bench.proceed(0)
     bench.source_says(1_000)
-    bench.p.state = state
+    match state:
+        case State.ACTIVE:
+            pass
+        case State.LAGGING:
+            bench.p.measured((Reason.CATCHING_UP, "seen"))
+        case _:
+            bench.p.stop(state, Reason.OPERATOR, "seen", None)
 
     assert expected(bench).catch_up is catch_up
 
@@ -851,18 +857,74 @@ def test_what_the_connection_said_is_kept_as_the_detail(bench: Bench) -> None:
     """
     The words of the failure say more than the time of the last answer.
     """
-    bench.p.detail = "east:9092: connection refused"
+    bench.p.not_heard("east:9092: connection refused", bench.now)
 
     bench.look(STATED_SECONDS + 1)
 
     assert bench.p.detail == "east:9092: connection refused"
 
 
+def test_what_the_connection_said_is_said_also_of_a_copy_that_lagged_before(bench: Bench) -> None:
+    """
+    As soon as its source counts as silent, in place of how far behind it is.
+    """
+    bench.source_says(250)
+    bench.look(STATED_SECONDS + 2)
+    bench.source_says(300)
+    bench.look()
+    behind = bench.p.detail
+
+    bench.p.not_heard("east:9092: connection refused", bench.now + 1)
+    bench.look(1)
+    still_behind = bench.p.detail
+    bench.look(STATED_SECONDS)
+
+    assert behind == still_behind == "200 offsets behind"
+    assert bench.p.detail == "east:9092: connection refused"
+
+
+def test_what_the_connection_said_before_the_source_was_heard_explains_no_later_silence(
+    bench: Bench,
+) -> None:
+    """
+    It has passed.
+    """
+    bench.p.not_heard("east:9092: connection refused", bench.now)
+    bench.now += 1
+    bench.source_says(100)
+
+    bench.look(STATED_SECONDS + 1)
+
+    assert bench.told == [(State.LAGGING, Reason.SOURCE_UNAVAILABLE)]
+    assert "has not answered since" in bench.p.detail
+
+
+def test_how_far_a_copy_was_behind_does_not_explain_a_later_silence(bench: Bench) -> None:
+    """
+    It is complete by then, and its source falls silent at once.
+    """
+    bench.source_says(250)
+    bench.now += STATED_SECONDS + 2
+    bench.source_says(250)
+    bench.look()
+    lagged = bench.p.state, bench.p.detail
+    bench.proceed(250)
+    bench.source_says(250)
+    complete = bench.look(STATED_SECONDS * 0.4), bench.p.detail
+
+    bench.look(STATED_SECONDS)
+
+    assert lagged == (State.LAGGING, "150 offsets behind")
+    assert complete == (State.ACTIVE, "")
+    assert (bench.p.state, bench.p.reason) == (State.LAGGING, Reason.SOURCE_UNAVAILABLE)
+    assert "has not answered since" in bench.p.detail
+
+
 def test_a_source_that_answers_again_leaves_nothing_of_its_silence(bench: Bench) -> None:
     """
     Neither state nor words.
     """
-    bench.p.detail = "east:9092: connection refused"
+    bench.p.not_heard("east:9092: connection refused", bench.now)
     bench.look(STATED_SECONDS + 1)
     bench.source_says(100)
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from mirror.broker_codes import TOPIC_AUTHORIZATION_FAILED
 from mirror.errors import BatchError
 from mirror.flow.context import Flow, Limits, LinkLimits
 from mirror.flow.lagging import LagMeter
@@ -20,9 +21,10 @@ from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Fetched, FetchLimits, Key
 from mirror.link.channels import Came
 from mirror.link.frames import Compression, Frames, Opener, Sealer
+from mirror.link.greeting import Trouble
 from mirror.link.parts import ASTRAY, Part, encode_parts
-from mirror.link.protocol import Channel, Position
-from mirror.model import Batch, OffsetMode, TopicPartition
+from mirror.link.protocol import RELAY_ITSELF, Channel, Position
+from mirror.model import Batch, OffsetMode, Reason, State, TopicPartition
 from tests.harness.daemon import until
 from tests.unit.batches import entries, v2
 from tests.unit.target_model import Hooks, Meters
@@ -42,6 +44,7 @@ class Stream:
         self.forgotten: set[Key] = set()
         self.wanted: list[Position] = []
         self.frames: dict[int, asyncio.Queue[Came]] = {channel: asyncio.Queue() for channel in Channel}
+        self.troubles: asyncio.Queue[Trouble] = asyncio.Queue()
         self.taken: list[int] = []
         self.piece_came_at: float | None = None
         self.channels = self
@@ -55,15 +58,19 @@ class Stream:
         fetched = Fetched(copy.key, 0, end, end, 0, None, [], memoryview(records))
         return Part(number, at, next_offset, fetched)
 
-    def frame(self, channel: int, read_at: float, parts: Sequence[Part]) -> Came:
+    def frame(self, channel: int, read_at: float, parts: Sequence[Part], node: int = 1) -> Came:
         """One with these parts has come."""
-        pieces = self._sealer.seal(1, 0, encode_parts(parts))
+        pieces = self._sealer.seal(node, 0, encode_parts(parts))
         (arrived,) = Frames(BufferPool(0)).received(b"".join(pieces))
         return Came(channel, arrived, read_at)
 
     async def next_frame(self, channel: int) -> Came:
         """One that a test has put there."""
         return await self.frames[channel].get()
+
+    async def next_trouble(self) -> Trouble:
+        """One that a test has put there."""
+        return await self.troubles.get()
 
     def took(self, came: Came) -> None:
         self.taken.append(came.channel)
@@ -396,6 +403,50 @@ async def test_an_answer_that_gives_nothing_of_a_partition_does_not_say_that_the
     assert lane.answered_at(idle) is None
     assert idle.complete_at == 100.0
     assert lane.answered_at(other) == 125.0
+
+
+async def test_a_relay_that_cannot_read_a_broker_says_why_of_its_partitions_only() -> None:
+    """
+    Where it can read none, of all. That is no state yet: what counts is for how long nothing is heard.
+    """
+    lane, flow, stream = reading()
+    flow.source.info = cast(Any, SimpleNamespace(leader=lambda tp: tp.partition))
+    copies = [partition(number) for number in range(2)]
+    for copy in copies:
+        lane.update(copy)
+
+    def said() -> list[str]:
+        return [copy.unheard.why if copy.unheard else "" for copy in copies]
+
+    taking = asyncio.create_task(lane._take_troubles(cast(Any, stream)))
+    stream.troubles.put_nowait(Trouble(1, "refused"))
+    await until(lambda: copies[1].unheard is not None, "it is noted", 5)
+    of_one = said()
+    stream.troubles.put_nowait(Trouble(RELAY_ITSELF, "none"))
+    await until(lambda: copies[0].unheard is not None, "it is noted", 5)
+    taking.cancel()
+
+    assert of_one == ["", "relay relay-1.east:9650: refused"]
+    assert said() == ["relay relay-1.east:9650: none"] * 2
+    assert [(copy.state, copy.detail) for copy in copies] == [(State.ACTIVE, "")] * 2
+
+
+@pytest.mark.parametrize("node", [RELAY_ITSELF, 1])
+async def test_that_the_role_of_a_mirror_lacks_a_topic_only_the_relay_itself_says(node: int) -> None:
+    """
+    The same code of a broker is about what the relay may read.
+    """
+    lane, _, stream = reading()
+    copy = partition(0)
+    lane.update(copy)
+    await asyncio.sleep(0)
+
+    part = stream.part(copy, 0, 0, 0)
+    part = part._replace(fetched=part.fetched._replace(error_code=TOPIC_AUTHORIZATION_FAILED))
+    await lane._take_frame(cast(Any, stream), stream.frame(Channel.LIVE, 1.0, [part], node))
+
+    assert (copy.state, copy.reason) == (State.BLOCKED, Reason.SOURCE_NOT_AUTHORIZED)
+    assert ("listen.roles" in copy.detail) == (node == RELAY_ITSELF)
 
 
 async def test_a_frame_larger_than_its_buffers_does_not_wait_for_the_share_of_others() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from mirror.flow.partition import HOPELESS, PartitionCopy
@@ -12,6 +15,8 @@ from mirror.kafka.buffers import BufferPool
 from mirror.kafka.fetch import Isolation
 from mirror.model import Gap, OffsetMode, Reason, State
 from tests.unit.copies import NOW, PASSING, batch, proceeding, sent, under_way, waiting
+
+SOURCES = Path(__file__).parents[2] / "mirror"
 
 # -- beginning -----------------------------------------------------------------------------------
 
@@ -813,6 +818,19 @@ def test_the_first_batch_that_is_stamped_is_looked_at_at_once_also_while_somethi
     assert (copy.reason, copy.look_due_at) == (Reason.TARGET_UNAVAILABLE, NOW)
 
 
+def test_what_is_shown_as_unanswered_while_replicas_are_read_is_read_on_afterwards() -> None:
+    """
+    No look is due that would say where to go on.
+    """
+    copy = proceeding(100)
+    copy.rereading = True
+    copy.show_unanswered(Reason.TARGET_UNAVAILABLE, "silent")
+
+    copy.rereading = False
+
+    assert (copy.state, copy.look_due_at, copy.copying) == (State.BLOCKED, None, True)
+
+
 def test_a_batch_that_keeps_its_times_shows_that_they_are_no_longer_replaced() -> None:
     copy = stamped()
 
@@ -889,3 +907,24 @@ def test_who_says_go_on_ends_what_no_append_is_left_to_end() -> None:
     copy.proceed(Proceed(101, 101, 41, 3, 101), OffsetMode.SAME, 0, NOW)
 
     assert (copy.state, copy.reason) == (State.ACTIVE, None)
+
+
+# -- who changes its state -----------------------------------------------------------------------
+
+
+def test_only_a_partition_itself_changes_its_state() -> None:
+    """
+    Others call what changes, at the same time, all that belongs together.
+    """
+    own = {"state", "reason", "detail", "may_send", "look_due_at", "lost", "pause_asked", "unheard"}
+    paths = [path for folder in (".", "flow", "sync") for path in sorted((SOURCES / folder).glob("*.py"))]
+
+    assigned = [
+        f"{path.name}: {ast.unparse(node)}"
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and node.attr in own
+    ]
+
+    assert "partition.py: self.state" in assigned
+    assert [one for one in assigned if ": self." not in one] == []

@@ -203,12 +203,13 @@ async def test_a_relay_of_another_cluster_is_not_read() -> None:
         assert here.relays is not None
         both = ConnectionOptions(relays=Relays([*there.relays.in_turn(), *here.relays.in_turn()]))
         async with mirror(both) as engine:
-            await until(lambda: bool(engine.copy.detail), "it is said", SOON)
-            detail = engine.copy.detail
+            await until(lambda: engine.copy.unheard is not None, "it is said", SOON)
+            unheard = engine.copy.unheard
             await until(lambda: engine.flow.stream is not None and right.asked > 0, "there is a stream", SOON)
             relay = engine.flow.stream and engine.flow.stream.relay
 
-    assert "it reads cluster staging, not east as before" in detail
+    assert unheard is not None
+    assert "it reads cluster staging, not east as before" in unheard.why
     assert wrong.asked == right.asked == 1
     assert [relay] == here.relays.in_turn()
 
