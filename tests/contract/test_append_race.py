@@ -94,8 +94,8 @@ async def append_all(
 ) -> list[Answer]:
     """Append what the log lacks, until it lacks nothing: look where it ends, append from there on, and so on.
 
-    The first batch after a look is in flight alone; if it was taken, several follow at once. Every fourth time
-    or so we have stood still since an earlier look, and go on by that.
+    The first batch after a look is in flight alone; if it was taken, several follow at once. Every fourth
+    time or so we have stood still since an earlier look, and go on by that.
     """
     node = await leader(cluster, tp)
     send = partial(append, cluster, tp, node, sealed)
