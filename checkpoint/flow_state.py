@@ -41,6 +41,7 @@ from checkpoint.offset_map import OffsetMap, Run
 from checkpoint.store import StateStore, apply
 from checkpoint.waiting_line import WaitingLine
 from mirror.errors import UnknownPartitionError
+from mirror.failpoints import Write, reach
 from mirror.model import OffsetMode, TopicPartition
 
 log = structlog.get_logger(__name__)
@@ -162,14 +163,17 @@ class FlowState:
         """
         async with self._line.alone():
             await self._catch_up()
-            await self._write({FLOW_KEY: record.to_bytes()})
+            await self._write(Write.FLOW_INTRODUCED, {FLOW_KEY: record.to_bytes()})
             self._flow, self._unwritten_since = record, None
 
     async def save_owner(self, record: OwnerRecord | None) -> None:
         """Set where the owner runs; None removes that."""
         async with self._line.alone():
             await self._catch_up()
-            await self._write({OWNER_KEY: record.to_bytes() if record else None})
+            if record is None:
+                await self._write(Write.OWNER_WITHDRAWN, {OWNER_KEY: None})
+            else:
+                await self._write(Write.OWNER_NOTED, {OWNER_KEY: record.to_bytes()})
             self._owner = record
 
     async def begin(self, record: PartitionRecord, runs: Sequence[Run] = ()) -> None:
@@ -181,6 +185,17 @@ class FlowState:
         Raises:
             ValueError: The partition is to be ``mapped`` and there is no run.
         """
+        await self._begin(Write.REGISTERED, record, runs)
+
+    async def turn_to_mapped(self, record: PartitionRecord, runs: Sequence[Run]) -> None:
+        """Set that a partition that kept its offsets is mapped from now on, by a map of these runs.
+
+        Raises:
+            ValueError: There are none.
+        """
+        await self._begin(Write.TURNED_TO_MAPPED, record, runs)
+
+    async def _begin(self, write: Write, record: PartitionRecord, runs: Sequence[Run]) -> None:
         if record.mode is OffsetMode.MAPPED and not runs:
             raise ValueError(f"{record.key} is to be mapped, and has no run to begin with")
         async with self._line.alone():
@@ -193,7 +208,7 @@ class FlowState:
             fresh.extend(runs)
             if tp in self._insertions:
                 items[insertion_key(*tp)] = None
-            await self._write({**items, record.key: record.to_bytes()})
+            await self._write(write, {**items, record.key: record.to_bytes()})
             self._partitions[tp], self._maps[tp] = record, fresh
             self._insertions.pop(tp, None)
 
@@ -204,6 +219,17 @@ class FlowState:
         Raises:
             UnknownPartitionError: One of them is not known; nothing was changed.
         """
+        await self._forget(Write.TOPICS_FORGOTTEN, tps)
+
+    async def take_back(self, tp: TopicPartition) -> None:
+        """Forget that a partition was begun.
+
+        Raises:
+            UnknownPartitionError: It is not known.
+        """
+        await self._forget(Write.TAKEN_BACK, [tp])
+
+    async def _forget(self, write: Write, tps: Collection[TopicPartition]) -> None:
         async with self._line.alone():
             await self._catch_up()
             items: dict[str, bytes | None] = {self._known(tp).key: None for tp in tps}
@@ -211,21 +237,24 @@ class FlowState:
                 items |= {map_key(*tp, number): None for number in self._chunk_numbers(tp)}
                 if tp in self._insertions:
                     items[insertion_key(*tp)] = None
-            await self._write(items)
+            await self._write(write, items)
             for tp in tps:
                 del self._partitions[tp]
                 self._maps.pop(tp, None)
                 self._insertions.pop(tp, None)
 
-    async def update_partitions(self, updates: Mapping[TopicPartition, Update]) -> None:
+    async def update_partitions(self, write: Write, updates: Mapping[TopicPartition, Update]) -> None:
         """Change the records of partitions, each by a function of what it is now.
+
+        Args:
+            write: What for.
 
         Raises:
             UnknownPartitionError: One of them is not known; nothing was changed.
         """
         async with self._line.alone():
             await self._catch_up()
-            await self._save({tp: update(self._known(tp)) for tp, update in updates.items()})
+            await self._save(write, {tp: update(self._known(tp)) for tp, update in updates.items()})
 
     async def begin_insertion(self, tp: TopicPartition, insertion: Insertion) -> None:
         """Store what a repair is about to append to a partition.
@@ -236,7 +265,7 @@ class FlowState:
         async with self._line.alone():
             await self._catch_up()
             self._known(tp)
-            await self._write({insertion_key(*tp): insertion.to_bytes()})
+            await self._write(Write.INSERTION_NOTED, {insertion_key(*tp): insertion.to_bytes()})
             self._insertions[tp] = insertion
 
     async def end_insertion(
@@ -261,7 +290,8 @@ class FlowState:
             if stands:
                 record = replace(record.with_inserted(*stands), producer_epoch=insertion.producer_epoch)
             after = None if following is None else following.to_bytes()
-            await self._write({record.key: record.to_bytes(), insertion_key(*tp): after})
+            items = {record.key: record.to_bytes(), insertion_key(*tp): after}
+            await self._write(Write.INSERTION_ENDED, items)
             self._partitions[tp] = record
             self._insertions.pop(tp, None)
             if following is not None:
@@ -276,7 +306,7 @@ class FlowState:
         async with self._line.alone():
             await self._catch_up()
             changes = {tp: self._plan(tp, added) for tp, added in runs.items()}
-            await self._change_chunks(changes)
+            await self._change_chunks(Write.MAP_WRITTEN, changes)
             for tp, added in runs.items():
                 self._maps[tp].extend(added)
 
@@ -293,7 +323,8 @@ class FlowState:
             await self._catch_up()
             offsets = self._known_map(tp)
             if offsets.ahead_of(target_log_end):
-                await self._change_chunks({tp: self._plan(tp, drop_ahead_of=target_log_end)})
+                changes = {tp: self._plan(tp, drop_ahead_of=target_log_end)}
+                await self._change_chunks(Write.MAP_CORRECTED, changes)
                 self._maps[tp].drop_ahead(target_log_end)
 
     def may_forget(self, tp: TopicPartition) -> bool:
@@ -313,9 +344,8 @@ class FlowState:
             await self._catch_up()
             starts = target_log_starts.items()
             gone = {tp: chunks_below(self._known_map(tp), start) for tp, start in starts}
-            await self._write(
-                {map_key(*tp, number): None for tp, chunks in gone.items() for number in chunks}
-            )
+            keys = (map_key(*tp, number) for tp, chunks in gone.items() for number in chunks)
+            await self._write(Write.MAP_SHORTENED, dict.fromkeys(keys))
             for tp, chunks in gone.items():
                 self._maps[tp].forget(len(chunks) * CHUNK_RUNS)
 
@@ -326,7 +356,7 @@ class FlowState:
             await self._load()
         if self._found is not self._stored:
             await self._remove_what_was_found()
-            await self._write(whole_in_order(self._stored))
+            await self._write(Write.KNOWN_WRITTEN, whole_in_order(self._stored))
             self._found, self._unwritten_since = self._stored, None
             log.warning("state_written_again", keys=len(self._stored))
 
@@ -334,24 +364,27 @@ class FlowState:
         """Remove it: partitions before their offset maps, and each map from its end, so that a reader in
         between finds nothing inconsistent.
         """
-        gone: dict[str, bytes | None] = dict.fromkeys(reversed(whole_in_order(self._found)))
-        self._in_step = False
-        await self._store.put(gone)
+        await self._put(Write.FOUND_REMOVED, dict.fromkeys(reversed(whole_in_order(self._found))))
 
-    async def _write(self, items: Mapping[str, bytes | None]) -> None:
-        if not items:
-            return
-        self._in_step = False
-        await self._store.put(items)
+    async def _write(self, write: Write, items: Mapping[str, bytes | None]) -> None:
+        await self._put(write, items)
         for key, value in items.items():
             apply(self._stored, key, value)
         self._in_step = True
 
-    async def _save(self, records: dict[TopicPartition, PartitionRecord]) -> None:
-        await self._write({record.key: record.to_bytes() for record in records.values()})
+    async def _put(self, write: Write, items: Mapping[str, bytes | None]) -> None:
+        """Every write goes this way, and has its own failpoint behind it. Without items there is none."""
+        if not items:
+            return
+        self._in_step = False
+        await self._store.put(items)
+        reach(write)
+
+    async def _save(self, write: Write, records: dict[TopicPartition, PartitionRecord]) -> None:
+        await self._write(write, {record.key: record.to_bytes() for record in records.values()})
         self._partitions.update(records)
 
-    async def _change_chunks(self, changes: Mapping[TopicPartition, ChunkChanges]) -> None:
+    async def _change_chunks(self, write: Write, changes: Mapping[TopicPartition, ChunkChanges]) -> None:
         """Write changed chunks; first, in a write of its own, remove those that go. Between the two the
         beginning of each map is stored.
         """
@@ -360,12 +393,12 @@ class FlowState:
         for tp, change in changes.items():
             gone |= {map_key(*tp, number): None for number in change.gone}
             written |= {map_key(*tp, number): chunk for number, chunk in change.written.items()}
-        await self._write(gone)
+        await self._write(Write.MAP_END_REMOVED, gone)
         for tp, change in changes.items():
             if change.gone:
                 kept = min(change.gone) - chunks_of(self._maps[tp]).start
                 self._maps[tp] = self._maps[tp].head(kept * CHUNK_RUNS)
-        await self._write(written)
+        await self._write(write, written)
 
     def _plan(
         self, tp: TopicPartition, runs: Sequence[Run] = (), *, drop_ahead_of: int | None = None

@@ -158,7 +158,9 @@ class TopicStore:
     async def put(self, items: Mapping[str, bytes | None]) -> None:
         async with self._lock:
             await self._get_ready()
-            await self._write(list(self._gone.items()))
+            if self._gone:
+                await self._write(list(self._gone.items()))
+                reach("end_written_again")
             await self._write(list(items.items()))
 
     @property
@@ -270,6 +272,7 @@ class TopicStore:
             self._outdated(writer)
             return
         self._begun_at, self._fence_at = (writer, base + 1), base
+        reach("state_fenced")
         self._begun(writer)
 
     async def _get_ready(self) -> None:
@@ -300,6 +303,8 @@ class TopicStore:
                     self._written[key] = value
                 self._gone.pop(key, None)
             items = items[count:]
+            if items:
+                reach("state_written_in_part")
 
     async def _append(self, batch: bytes, count: int) -> None:
         self._unsure, following = self._written_as != NOBODY, (self._sequence + count) % SEQUENCES
@@ -316,14 +321,12 @@ class TopicStore:
 
     async def _send(self, batch: bytes) -> int:
         try:
-            base = await self._log.append(batch)
+            return await self._log.append(batch)
         except BrokerError as error:
             self.fenced += error.code in NEWER_EPOCH
             if error.code in NOT_OUR_TURN:
                 raise StateTakenOverError(f"a write to the state was refused: {error}") from error
             raise
-        reach("state_written")
-        return base
 
     async def _check_landed(self, base: int, count: int, batch: bytes) -> None:
         """Check that our batch is where its answer says: the broker may have taken it for the repetition of

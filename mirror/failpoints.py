@@ -11,6 +11,38 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from enum import StrEnum, auto
+
+
+class Write(StrEnum):
+    """Each kind of write to a flow's state: the failpoint of its name is reached when it is durable.
+
+    A write cannot be made without one, and each stands in the code once.
+    """
+
+    FLOW_INTRODUCED = auto()
+    OWNER_NOTED = auto()
+    OWNER_WITHDRAWN = auto()
+    REGISTERED = auto()
+    TURNED_TO_MAPPED = auto()
+    TAKEN_BACK = auto()
+    TOPICS_FORGOTTEN = auto()
+    TARGETS_NOTED = auto()
+    PREPARED = auto()
+    LOSS_ACCEPTED = auto()
+    LOSS_NOTED = auto()
+    EPOCH_NOTED = auto()
+    MAP_WRITTEN = auto()
+    MAP_CORRECTED = auto()
+    MAP_END_REMOVED = auto()
+    MAP_SHORTENED = auto()
+    FOUND_REMOVED = auto()
+    KNOWN_WRITTEN = auto()
+    INSERTION_NOTED = auto()
+    INSERTION_ENDED = auto()
+    FOREIGN_NOTED = auto()
+    DIFFERENCE_ACCEPTED = auto()
+
 
 OF_RELAY = frozenset(
     {
@@ -29,30 +61,39 @@ OF_RELAY = frozenset(
     }
 )
 """Every step of a relay, which keeps no state."""
+OF_REPAIR = frozenset(
+    {
+        Write.INSERTION_NOTED,
+        "insertion_sent",
+        Write.INSERTION_ENDED,
+        Write.FOREIGN_NOTED,
+        Write.DIFFERENCE_ACCEPTED,
+    }
+)
+"""Every durable step that only a repair begins; a mirror ends an insertion whose repair died."""
 OF_MIRROR = frozenset(
     {
         "claimed",
-        "registered",
+        "state_topic_made",
+        "state_fenced",
+        "state_written_in_part",
+        "end_written_again",
         "padding_sent",
         "padded",
         "trimmed",
         "fetched",
         "produce_sent",
         "produce_answered",
-        "map_written",
         "markers_written",
-        "epoch_noted",
         "topic_created",
         "partitions_added",
         "settings_changed",
         "acls_added",
         "settings_final",
-        "state_written",
+        *(write for write in Write if write not in OF_REPAIR),
     }
 )
-"""Every durable step of a mirror."""
-OF_REPAIR = frozenset({"insertion_noted", "insertion_sent", "insertion_ended"})
-"""Every durable step of a repair; a mirror takes the last two if a repair died before them."""
+"""Every durable step of a mirror: what it writes to the target, and to the flow's state there."""
 NAMES = OF_RELAY | OF_MIRROR | OF_REPAIR
 """The fault tests visit each; tests/unit/test_failpoints.py checks that."""
 

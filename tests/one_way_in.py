@@ -7,7 +7,7 @@ failpoints the reasons are in tests/faults/steps.py.
 
 from __future__ import annotations
 
-from tests.faults.steps import NOT_THROUGH_A_RELAY, OF_REPAIRS, SETTINGS_CHANGED
+from tests.faults.steps import NOT_THROUGH_A_RELAY, OF_REPAIRS, SETTINGS_CHANGED, TARGETS_NOTED
 
 OF_THE_HARNESS = "what the tests stand on, without a mirror"
 OF_THE_TARGET = "what the target does, or is asked, decides it, wherever records come from"
@@ -26,6 +26,7 @@ MODULES = {
     "faults/test_repair.py": NOT_THROUGH_A_RELAY[OF_REPAIRS[0]],
     "faults/test_silence.py": OF_THE_RIGHT,
     "faults/test_standing_by.py": OF_THE_RIGHT,
+    "faults/test_state_crashes.py": NOT_THROUGH_A_RELAY[TARGETS_NOTED],
     "integration/test_choosing.py": "names decide, and those come through a relay in test_mirror_relayed.py",
     "integration/test_cli.py": OF_PEOPLE,
     "integration/test_data.py": OF_THE_HARNESS,

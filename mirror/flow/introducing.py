@@ -14,6 +14,7 @@ import structlog
 from checkpoint.errors import StateTakenOverError
 from checkpoint.flow_state import FlowState
 from checkpoint.topic_store import TopicStore
+from mirror.failpoints import reach
 from mirror.flow.memory import FlowMemory
 from mirror.flow.owner import Owner
 from mirror.flow.succession import TAKE_OVER_AFTER_SECONDS
@@ -49,10 +50,10 @@ async def open_memory(flow: str, target: Cluster, owner: Owner, patience_seconds
     """
     topic = f"{STATE_TOPIC_PREFIX}{flow}"
     replicas = _replicas(target)
-    found = await ensure_state_topic(target, topic, replicas)
+    found = await _made(target, topic, replicas)
 
     def make() -> Awaitable[StateTopic]:
-        return ensure_state_topic(target, topic, max(replicas, _replicas(target)))
+        return _made(target, topic, max(replicas, _replicas(target)))
 
     records = TopicLog(target, topic, patience_seconds=patience_seconds, make=make)
     store = TopicStore(records, writer=lambda: owner.token, begun=owner.begun, outdated=owner.outdated)
@@ -73,6 +74,14 @@ async def open_memory(flow: str, target: Cluster, owner: Owner, patience_seconds
 
 def _replicas(target: Cluster) -> int:
     return min(STATE_TOPIC_REPLICAS_MAX, len(target.info.brokers))
+
+
+async def _made(target: Cluster, topic: str, replicas: int) -> StateTopic:
+    """The state topic, made now if it is not there."""
+    found = await ensure_state_topic(target, topic, replicas)
+    if found.made:
+        reach("state_topic_made")
+    return found
 
 
 async def written_again(memory: FlowMemory, owner: Owner) -> None:

@@ -151,7 +151,6 @@ class Keeper:
         if not epochs:
             return
         await self._ledger.note_epochs({p.tp: pairs for p, pairs in epochs.items()})
-        reach("epoch_noted")
         for partition, pairs in epochs.items():
             partition.queue.note_epochs(pairs)
 
@@ -168,7 +167,6 @@ class Keeper:
         if not runs:
             return
         await self._ledger.note_runs({p.tp: pairs for p, (pairs, _) in runs.items()})
-        reach("map_written")
         now = time.monotonic()
         for partition, (pairs, generation) in runs.items():
             if partition.generation == generation:

@@ -16,7 +16,7 @@ from checkpoint.insertions import Inserted, Insertions, LogMap
 from checkpoint.model import FlowRecord, Insertion, OwnerRecord, PartitionRecord
 from checkpoint.offset_map import OffsetMap
 from mirror.errors import ExitCode, TwinsiteError, UsageError
-from mirror.failpoints import reach
+from mirror.failpoints import Write
 from mirror.flow.facts import Known
 from mirror.flow.position import Register
 from mirror.model import OffsetMode, TopicPartition
@@ -225,11 +225,10 @@ class FlowMemory:
         )
         mapped = what.mode is OffsetMode.MAPPED
         await self._state.begin(record, [(what.start_offset, what.target_start_offset)] if mapped else ())
-        reach("registered")
 
     async def take_back(self, tp: TopicPartition) -> None:
         """Forget durably that a partition was begun. Call it only while nothing of it was copied."""
-        await self._state.forget([tp])
+        await self._state.take_back(tp)
 
     async def forget(self, tps: Collection[TopicPartition]) -> None:
         """Forget durably all about partitions that neither side has any more, lost ranges included."""
@@ -238,19 +237,24 @@ class FlowMemory:
     async def note_targets(self, target_topic_ids: Mapping[TopicPartition, str]) -> None:
         """Note durably the ids of the target topics, per source partition."""
         await self._state.update_partitions(
+            Write.TARGETS_NOTED,
             {
                 tp: partial(replace, target_topic_id=target_topic_id)
                 for tp, target_topic_id in target_topic_ids.items()
-            }
+            },
         )
 
     async def prepared(self, tp: TopicPartition) -> None:
         """Note durably that the target partition has been made to start where it should."""
-        await self._state.update_partitions({tp: lambda record: replace(record, prepared=True)})
+        await self._state.update_partitions(
+            Write.PREPARED, {tp: lambda record: replace(record, prepared=True)}
+        )
 
     async def note_loss(self, tp: TopicPartition, lost_from: int, lost_to: int) -> None:
         """Add the source offsets ``[lost_from, lost_to)`` to the ledger of accepted losses."""
-        await self._state.update_partitions({tp: lambda record: record.with_loss(lost_from, lost_to)})
+        await self._state.update_partitions(
+            Write.LOSS_NOTED, {tp: lambda record: record.with_loss(lost_from, lost_to)}
+        )
 
     async def accept_loss(self, tp: TopicPartition, begin: int, end: int) -> None:
         """Note that an operator accepts the loss of the source offsets ``[begin, end)``."""
@@ -258,14 +262,15 @@ class FlowMemory:
         def accepting(record: PartitionRecord) -> PartitionRecord:
             return replace(record, loss_accepted_from=begin, loss_accepted_to=end)
 
-        await self._state.update_partitions({tp: accepting})
+        await self._state.update_partitions(Write.LOSS_ACCEPTED, {tp: accepting})
 
     # -- for the keeper --------------------------------------------------------------------------
 
     async def note_epochs(self, epochs: Mapping[TopicPartition, Sequence[tuple[int, int]]]) -> None:
         """Note leader epochs, (epoch, first offset), per source partition."""
         await self._state.update_partitions(
-            {tp: partial(PartitionRecord.with_epochs, epochs=tuple(pairs)) for tp, pairs in epochs.items()}
+            Write.EPOCH_NOTED,
+            {tp: partial(PartitionRecord.with_epochs, epochs=tuple(pairs)) for tp, pairs in epochs.items()},
         )
 
     def runs_after(self, tp: TopicPartition, target_offset: int) -> Sequence[tuple[int, int]]:
@@ -312,14 +317,13 @@ class FlowMemory:
         if record.mode is OffsetMode.MAPPED:
             return
         first = (record.start_offset, record.target_start_offset)
-        await self._state.begin(replace(record, mode=OffsetMode.MAPPED), [first])
+        await self._state.turn_to_mapped(replace(record, mode=OffsetMode.MAPPED), [first])
 
     # -- for a repair ----------------------------------------------------------------------------
 
     async def begin_insertion(self, tp: TopicPartition, insertion: Insertion) -> None:
         """Note what a repair is about to append to a partition."""
         await self._state.begin_insertion(tp, insertion)
-        reach("insertion_noted")
 
     async def end_insertion(
         self,
@@ -335,15 +339,18 @@ class FlowMemory:
             following: The insertion that is about to be appended next.
         """
         await self._state.end_insertion(tp, insertion, stands, following)
-        reach("insertion_ended")
 
     async def note_inserted(self, tp: TopicPartition, ranges: Sequence[Inserted]) -> None:
         """Note target ranges that hold no copies: the copy continues after them as if they were not there."""
-        await self._state.update_partitions({tp: lambda record: record.with_inserted(*ranges)})
+        await self._state.update_partitions(
+            Write.FOREIGN_NOTED, {tp: lambda record: record.with_inserted(*ranges)}
+        )
 
     async def note_accepted(self, tp: TopicPartition, ranges: Sequence[Inserted]) -> None:
         """Accept that target ranges differ from the source: they are no longer compared."""
-        await self._state.update_partitions({tp: lambda record: record.with_accepted(*ranges)})
+        await self._state.update_partitions(
+            Write.DIFFERENCE_ACCEPTED, {tp: lambda record: record.with_accepted(*ranges)}
+        )
 
     # -- for people ------------------------------------------------------------------------------
 

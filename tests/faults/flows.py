@@ -14,9 +14,15 @@ from typing import Any
 
 from tests.harness.checker import read_partition, watermarks
 from tests.harness.data import json_rows
+from tests.harness.judging import OffsetMode
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
-from tests.harness.process import Twinsite, events
+from tests.harness.process import Twinsite, events, twinsite
+
+ITS_OWN = frozenset(
+    {"topic", "topic_id", "target_topic", "target_topic_id", "topic_prefix", "producer_id", "created_at_ms"}
+)
+"""In a record of the state: what differs between two flows that have copied the same."""
 
 
 def mirror_of(
@@ -136,6 +142,43 @@ async def writing(
     finally:
         enough.set()
         await task
+
+
+def stored(target: KafkaCluster, flow: str) -> dict[str, bytes]:
+    """What a flow's state holds, by key."""
+    found = read_partition(target.bootstrap, f"__twinsite_state.{flow}", 0)
+    latest = {record.key.decode(): record.value for record in found if record.key is not None}
+    return {key: value for key, value in latest.items() if value is not None}
+
+
+def remembered(target: KafkaCluster, flow: str) -> dict[str, object]:
+    """What a flow of one topic remembers, as any other would that has copied the same: no names, no ids.
+
+    Nor where its owner runs: of one that died, that stays until the next owner has been there for a while. It
+    counts for nothing, as it carries the epoch of the dead one.
+    """
+    found = stored(target, flow).items()
+    return dict(_comparable(key, value) for key, value in found if key != "owner")
+
+
+def _comparable(key: str, value: bytes) -> tuple[str, object]:
+    kind, _, *place = key.split("/") if "/" in key else (key, "")
+    if kind == "map":
+        return "/".join((kind, *place)), value
+    said = {name: one for name, one in json.loads(value).items() if name not in ITS_OWN}
+    return "/".join((kind, *place)), said
+
+
+async def never_killed(
+    source: KafkaCluster, target: KafkaCluster, topic: str, work_dir: Path, offsets: OffsetMode
+) -> dict[str, object]:
+    """What a flow remembers that has copied a topic in one go, under another name."""
+    flow = f"{topic}-{offsets}"
+    topics = {"include": [topic], "names": "prefix", "prefix": f"{flow}."}
+    command = configured(work_dir, source, target, flow, topics=topics, offsets={"mode": offsets})
+    done = await twinsite(*command, "--once", work_dir=work_dir)
+    assert done.code == 0, done.stderr
+    return remembered(target, flow)
 
 
 def owns(mirror: Twinsite) -> bool:

@@ -30,7 +30,14 @@ from spark_jobs.window import Range
 from tests.conftest import TopicFactory
 from tests.contract.connected import connected
 from tests.faults.flows import writing
-from tests.faults.steps import INSERTION_ENDED, INSERTION_NOTED, INSERTION_SENT
+from tests.faults.steps import (
+    DIFFERENCE_ACCEPTED,
+    FOREIGN_NOTED,
+    INSERTION_ENDED,
+    INSERTION_NOTED,
+    INSERTION_SENT,
+    TURNED_TO_MAPPED,
+)
 from tests.harness.checker import read_partition, watermarks
 from tests.harness.data import Row
 from tests.harness.judging import Record
@@ -250,13 +257,16 @@ async def test_a_repair_that_is_killed_again_and_again_is_brought_to_its_end_by_
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    With what it would append noted and not sent; then, by the next one, sent and not known to stand.
+    With what somebody else wrote noted, and nothing else; then with what it would append noted and not sent;
+    then, by the next one, sent and not known to stand.
     """
     flow = await copied(source, target, topic, tmp_path)
     load(target.bootstrap, flow.name, DAMAGE)
     before = flow.end
     await flow.plan()
 
+    foreign = await flow.repair("--apply", failpoints=FOREIGN_NOTED)
+    assert (foreign.code, flow.end) == (-9, before), foreign.stderr
     noted = await flow.repair("--apply", failpoints=INSERTION_NOTED)
     assert (noted.code, flow.end) == (-9, before), noted.stderr
     sent = await flow.repair("--apply", failpoints=INSERTION_SENT)
@@ -316,7 +326,8 @@ async def test_what_differs_in_an_append_only_copy_is_accepted_and_not_compared_
     source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """
-    Refused where rows of records are shifted: that would hide them all.
+    Also if the repair is killed as it notes that. Refused where rows of records are shifted: that would hide
+    them all.
     """
     flow = await copied(source, target, topic, tmp_path, "same", cleanup_policy="delete")
     changed = Beyond(kind=Kind.CHANGED, source_offset=5, target_offset=5, records=1)
@@ -325,6 +336,7 @@ async def test_what_differs_in_an_append_only_copy_is_accepted_and_not_compared_
 
     await flow.plan(beyond=[changed, missing], is_compacted=False)
     listed = await flow.repair("--apply")
+    killed = await flow.repair("--apply", "--accept", failpoints=DIFFERENCE_ACCEPTED)
     accepted = await flow.repair("--apply", "--accept")
     await flow.plan(beyond=[changed, shifted], is_compacted=False)
     refused = await flow.repair("--apply", "--accept")
@@ -336,6 +348,7 @@ async def test_what_differs_in_an_append_only_copy_is_accepted_and_not_compared_
         3,
         {"changed": 1, "missing": 1},
     )
+    assert killed.code == -9, killed.stderr
     assert (accepted.code, accepted.document["beyond_repair"]) == (0, []), accepted.stderr
     assert (refused.code, len(refused.document["beyond_repair"])) == (3, 1)
     assert "a record stands 1992 offsets from its place" in too_far.document["partitions"][0]["why_not"]
@@ -521,6 +534,8 @@ async def test_a_copy_with_the_source_s_offsets_is_repaired_when_it_may_become_m
     assert (refused.code, statuses(refused), flow.end) == (3, ["refused"] * 3, before)
     assert "--to-mapped" in refused.document["partitions"][0]["why_not"]
 
+    killed = await flow.repair("--apply", "--to-mapped", failpoints=TURNED_TO_MAPPED)
+    assert (killed.code, flow.end) == (-9, before), killed.stderr
     done = await flow.repair("--apply", "--to-mapped")
     assert (done.code, flow.is_same) == (0, True), done.stderr
     await flow.assert_in_step()

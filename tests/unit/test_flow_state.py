@@ -23,6 +23,7 @@ from checkpoint.map_chunk import CHUNK_RUNS, encode_chunk
 from checkpoint.model import Insertion
 from checkpoint.offset_map import OffsetMap
 from mirror.errors import UnknownPartitionError
+from mirror.failpoints import Write
 from mirror.model import OffsetMode
 from tests.harness.memory_store import MemoryStore
 from tests.unit.flow_states import FLOW, ORDERS_0, ORDERS_1, OWNER, BreakingStore, begun, record, runs
@@ -73,7 +74,9 @@ async def test_many_partitions_are_written_at_once() -> None:
     store.puts = 0
 
     await state.extend_maps({ORDERS_0: [(120, 10)], ORDERS_1: [(130, 10)]})
-    await state.update_partitions({tp: lambda r: r.with_epochs(((1, 100),)) for tp in (ORDERS_0, ORDERS_1)})
+    await state.update_partitions(
+        Write.EPOCH_NOTED, {tp: lambda r: r.with_epochs(((1, 100),)) for tp in (ORDERS_0, ORDERS_1)}
+    )
 
     assert store.puts == 2
 
@@ -261,8 +264,12 @@ async def test_concurrent_changes_of_one_partition_are_all_kept() -> None:
     state = await begun(store)
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(state.update_partitions({ORDERS_0: lambda r: r.with_epochs(((1, 100),))}))
-        group.create_task(state.update_partitions({ORDERS_0: lambda r: r.with_loss(100, 105)}))
+        group.create_task(
+            state.update_partitions(Write.EPOCH_NOTED, {ORDERS_0: lambda r: r.with_epochs(((1, 100),))})
+        )
+        group.create_task(
+            state.update_partitions(Write.LOSS_NOTED, {ORDERS_0: lambda r: r.with_loss(100, 105)})
+        )
         group.create_task(state.extend_maps({ORDERS_0: [(105, 0)]}))
 
     known = state.partition(ORDERS_0)

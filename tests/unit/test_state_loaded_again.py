@@ -17,6 +17,7 @@ from checkpoint.flow_state import FlowState
 from checkpoint.map_chunk import CHUNK_RUNS, decode_chunk
 from checkpoint.offset_map import OffsetMap
 from checkpoint.runs import unpack
+from mirror.failpoints import Write
 from mirror.model import OffsetMode, TopicPartition
 from tests.harness.memory_store import MemoryStore
 from tests.unit.flow_states import ORDERS_0, ORDERS_1, BreakingStore, begun, record, runs
@@ -235,7 +236,7 @@ async def test_a_partition_record_that_changes_has_no_chunk_decoded(decoded: lis
     await standby.load()
     decoded.clear()
 
-    await owner.update_partitions({ORDERS_0: lambda r: r.with_epochs(((1, 100),))})
+    await owner.update_partitions(Write.EPOCH_NOTED, {ORDERS_0: lambda r: r.with_epochs(((1, 100),))})
     await standby.load()
 
     assert decoded == []
@@ -319,7 +320,7 @@ async def _change(state: FlowState, what: str, tp: TopicPartition, number: int) 
     elif what == "begin same":
         await state.begin(record(tp, OffsetMode.SAME))
     elif what == "note":
-        await state.update_partitions({tp: lambda r: r.with_epochs(((number, 100),))})
+        await state.update_partitions(Write.EPOCH_NOTED, {tp: lambda r: r.with_epochs(((number, 100),))})
     elif offsets is not None and what == "forget":
         await state.forget_below({tp: number})
     elif offsets is not None and what == "drop":
