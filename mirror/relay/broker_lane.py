@@ -68,8 +68,8 @@ FRAME_BYTES_FIRST = 64 << 10
 break early.
 """
 PART_BYTES_FIRST = 16 << 10
-"""What is asked for first of a partition, unless a batch is larger: all that are wanted are read once ahead of
-the ranks, and there may be very many. Kafka's producers make batches of this size.
+"""What is asked for first of a partition, unless a batch is larger: all that are wanted are read once ahead
+of the ranks, and there may be very many. Kafka's producers make batches of this size.
 """
 ASTRAY_AT_ONCE = 1000
 SILENT_SECONDS = 1.0
