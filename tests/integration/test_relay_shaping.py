@@ -64,9 +64,7 @@ def day_before() -> str:
 def noise(count: int, size: int = 10_000, minutes_ago: int = 0) -> Iterator[Row]:
     """Records that cannot be compressed, written so long ago by their timestamps."""
     at_ms = int((time.time() - minutes_ago * 60) * 1000)
-    return (
-        Row(key=b"%d" % number, value=os.urandom(size), timestamp_ms=at_ms) for number in range(count)
-    )
+    return (Row(key=b"%d" % number, value=os.urandom(size), timestamp_ms=at_ms) for number in range(count))
 
 
 def filled(
