@@ -31,7 +31,7 @@ from mirror.flow.memory import FlowMemory
 from mirror.flow.outlook import Outlooks
 from mirror.flow.owner import Owner
 from mirror.flow.partition import PartitionCopy
-from mirror.flow.ranking import Ranker, most_urgent
+from mirror.flow.ranking import Ranker, Standing, most_urgent
 from mirror.flow.settling import Settler
 from mirror.flow.snapshot import Snapshots
 from mirror.flow.succession import Word
@@ -77,21 +77,22 @@ def _settler(settings: Settings, flow: Flow, owner: Owner, memory: FlowMemory, c
 def _ranker(
     settings: LinkSettings, flow: Flow, follower: Follower, meter: LagMeter, outlooks: Outlooks
 ) -> Ranker:
-    def headroom(p: PartitionCopy) -> float | None:
+    def standing(p: PartitionCopy) -> Standing:
         now, now_ms = time.monotonic(), int(time.time() * 1000)
         lag = meter.measure(p, now=now, now_ms=now_ms)
-        return most_urgent(
+        headroom_seconds = most_urgent(
             outlooks.headroom_seconds(p, lag.progress, now=now, now_ms=now_ms),
             tombstone_headroom_seconds(
                 lag.progress, lag.late_seconds, follower.tombstones(p.tp.topic), now=now
             ),
         )
+        return Standing(lag.seconds, headroom_seconds)
 
     def ranked(ranks: Mapping[Key, int]) -> None:
         if flow.stream is not None:
             flow.stream.rank(ranks.items())
 
-    return Ranker(settings.topics_first, settings.topics_last, headroom, ranked)
+    return Ranker(settings.topics_first, settings.topics_last, standing, ranked)
 
 
 @dataclass(slots=True)

@@ -1,6 +1,8 @@
-"""Which of the partitions that are behind catch up first: what would be lost soonest, then what matters most.
+"""Which of the partitions that are behind catch up first: what is nearly there, then what would be lost
+soonest, then what matters most.
 
-Relays send the lowest rank and no other. Partitions that are caught up go before all ranks.
+Relays send the lowest rank and no other. Partitions that are caught up go before all ranks. One that was so
+until a moment ago, as when a stream was cut, has little to catch up: it waits for no backlog of days.
 
 Sources: docs/protocol.md (WANT, RANK), docs/settings.md (link.topics_first).
 """
@@ -12,13 +14,18 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
+from typing import NamedTuple
 
 from mirror.flow.partition import PartitionCopy
 from mirror.kafka.fetch import Key
 
 RANK_SECONDS = 5.0
+NEARLY_SECONDS = 120.0
+"""What lags no more than this goes before all others, which it delays by little more than as long."""
+LITTLE_SECONDS = 3600.0
+"""What lags no more than this goes before the others of its class; what is in danger goes before that."""
 DANGER_SECONDS = 3600.0
-"""What is lost sooner than this goes before everything else."""
+"""What is lost sooner than this goes before all that lags more than NEARLY_SECONDS."""
 HEADROOM_SECONDS = (600.0, 1800.0, DANGER_SECONDS, 6 * 3600.0, 24 * 3600.0, 7 * 24 * 3600.0)
 """Bounds of bands: partitions in one band are alike, and each rank waits until the one before it is done."""
 TOMBSTONES_SECONDS_MIN = HEADROOM_SECONDS[1]
@@ -40,18 +47,29 @@ def class_of(topic: str, first: Sequence[str], last: Sequence[str]) -> TopicClas
     return TopicClass.LAST if any(re.fullmatch(pattern, topic) for pattern in last) else TopicClass.OTHER
 
 
-def rank_of(topic_class: TopicClass, headroom_seconds: float | None) -> int:
-    """The rank of a partition, from 0 to 255; the lowest goes first.
+class Standing(NamedTuple):
+    """How far behind a partition is, and what it risks.
 
-    Args:
+    Attributes:
+        lag_seconds: Since when something of it may be missing; None if not known.
         headroom_seconds: Until something of it is lost; None if not known, ``math.inf`` for never.
     """
-    bands = len(HEADROOM_SECONDS)
-    band = bands if headroom_seconds is None else bisect_right(HEADROOM_SECONDS, headroom_seconds)
-    in_danger = headroom_seconds is not None and headroom_seconds < DANGER_SECONDS
-    if in_danger:
+
+    lag_seconds: float | None
+    headroom_seconds: float | None
+
+
+def rank_of(topic_class: TopicClass, standing: Standing) -> int:
+    """The rank of a partition, from 0 to 255; the lowest goes first."""
+    lag, headroom = standing.lag_seconds, standing.headroom_seconds
+    if lag is not None and lag <= NEARLY_SECONDS:
+        return 0
+    bands = len(HEADROOM_SECONDS) + 2
+    band = bands - 1 if headroom is None else 1 + bisect_right(HEADROOM_SECONDS, headroom)
+    if headroom is not None and headroom < DANGER_SECONDS:
         return band * len(TopicClass) + topic_class
-    return (topic_class + 1) * (bands + 1) * len(TopicClass) + band
+    little = lag is not None and lag <= LITTLE_SECONDS
+    return (topic_class + 1) * bands * len(TopicClass) + (0 if little else band)
 
 
 def most_urgent(retention_seconds: float | None, tombstone_seconds: float | None) -> float | None:
@@ -76,7 +94,7 @@ class Ranker:
 
     Args:
         first, last: Patterns of topic names.
-        headroom: The headroom of a partition in seconds; None if not known.
+        standing: How a partition stands.
         ranked: Called with the partitions whose rank has changed, and their new ranks.
     """
 
@@ -84,12 +102,12 @@ class Ranker:
         self,
         first: Sequence[str],
         last: Sequence[str],
-        headroom: Callable[[PartitionCopy], float | None],
+        standing: Callable[[PartitionCopy], Standing],
         ranked: Callable[[Mapping[Key, int]], None],
     ) -> None:
         self._first = first
         self._last = last
-        self._headroom = headroom
+        self._standing = standing
         self._ranked = ranked
         self._classes: dict[str, TopicClass] = {}
 
@@ -109,7 +127,7 @@ class Ranker:
             topic = partition.tp.topic
             if topic not in classes:
                 classes[topic] = self._class(topic)
-            rank = rank_of(classes[topic], self._headroom(partition))
+            rank = rank_of(classes[topic], self._standing(partition))
             if rank != partition.rank:
                 partition.rank = changed[partition.key] = rank
         self._classes = classes

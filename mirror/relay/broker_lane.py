@@ -68,6 +68,10 @@ FRAME_BYTES_FIRST = 64 << 10
 """The size of a lane's first frame; it doubles from there. So something gets through even where connections
 break early.
 """
+PART_BYTES_FIRST = 16 << 10
+"""What is asked for first of a partition, unless a batch is larger: all that are wanted are read once ahead
+of the ranks, and there may be very many. Kafka's producers make batches of this size.
+"""
 ASTRAY_AT_ONCE = 1000
 SILENT_SECONDS = 1.0
 """How long others wait for a broker that was asked and does not answer."""
@@ -176,7 +180,8 @@ class BrokerLane:
     def join(self, key: Key, place: Place) -> None:
         """Read this partition here."""
         place.lane = self
-        place.bytes_max = max(place.bytes_max, self._part_bytes)
+        place.bytes_max = max(place.bytes_max, min(self._part_bytes, PART_BYTES_FIRST))
+        place.left_us = None
         self.places[key] = place
         self._want(key, place, anew=True)
 
@@ -412,8 +417,8 @@ class BrokerLane:
         wanted_bytes = next_bytes(asked_bytes, came_bytes, seconds, self._bytes_max)
         if wanted_bytes != asked_bytes:
             self._limits = replace(self._limits, bytes_max=wanted_bytes)
-        asked = Asked(self._channel, self._reader.isolation, self._part_bytes, spare)
         read = Read(steady_us(), [], [])
+        asked = Asked(self._channel, self._reader.isolation, self._part_bytes, spare, read.at_us)
         for fetched in answer.partitions:
             key = fetched.key
             place, want = self._reader.places.get(key), self._session.told.get(key)

@@ -29,6 +29,11 @@ is rarely requested twice. An answer without batches ends that.
 """
 ROUTE_TRIES = 30
 """How often the leader of a partition is looked up before its mirror is told that nobody leads it."""
+LIVE_BYTES_LEFT_MAX, LIVE_SECONDS_MAX = 16 << 20, 60.0
+"""A partition on LIVE is behind once more than this is left to read of it, or once no answer has brought all
+there was for this long. By BULK about as many bytes go before what is read next, four of the largest frames:
+so what has come from there up to its end may have as much left, if it takes a large share of the link.
+"""
 
 
 class Lane(Protocol):
@@ -52,6 +57,8 @@ class Place:
         behind: Whether an answer on its lane has shown that it is.
         lane: The lane it is on; None while it is between two.
         tries: How often its leader was looked up in vain.
+        left_us: Since when no answer on its lane has brought all there was, in microseconds of the steady
+            clock; None if the last one has.
     """
 
     number: int
@@ -63,6 +70,7 @@ class Place:
     behind: bool = False
     lane: Lane | None = None
     tries: int = 0
+    left_us: int | None = None
 
 
 class Asked(NamedTuple):
@@ -71,12 +79,14 @@ class Asked(NamedTuple):
     Attributes:
         part_bytes: The most for one partition, unless its first batch is larger.
         spare_bytes: How much more the whole answer could have brought.
+        at_us: When the broker has answered, in microseconds of the steady clock.
     """
 
     channel: Channel
     isolation: Isolation
     part_bytes: int
     spare_bytes: int
+    at_us: int
 
 
 class Then(Enum):
@@ -127,9 +137,25 @@ def taken_in(fetched: Fetched, place: Place, asked: Asked) -> Step:
     place.bytes_max = min(max(asked.part_bytes, BATCHES_AT_ONCE * whole.largest), PART_BYTES_CEILING)
     records = fetched.records[: whole.bytes]
     part = Part(place.number, offset, place.offset, fetched._replace(records=records))
-    behind, live = place.offset < end, asked.channel is Channel.LIVE
-    stays = (live and whole.bytes < asked.part_bytes // 2) or behind is not live
-    return Step(Then.READ_ON if stays else Then.CHANGE_OVER, part, behind and not live)
+    more = place.offset < end
+    left_us = asked.at_us if place.left_us is None else place.left_us
+    place.left_us = left_us if more else None
+    if asked.channel is Channel.LIVE:
+        left_bytes = (end - place.offset) * whole.bytes // max(place.offset - offset, 1)
+        far = more and is_far(left_bytes, (asked.at_us - left_us) / 1e6)
+        return Step(Then.CHANGE_OVER if far else Then.READ_ON, part)
+    behind = more and (place.behind or whole.bytes > 0)
+    return Step(Then.READ_ON if more else Then.CHANGE_OVER, part, behind)
+
+
+def is_far(left_bytes: int, seconds: float) -> bool:
+    """Whether a partition on LIVE is behind.
+
+    Args:
+        left_bytes: What is left to read of it, going by the size of the records just read; 0 if none were.
+        seconds: For how long no answer has brought all there was.
+    """
+    return left_bytes > LIVE_BYTES_LEFT_MAX or seconds > LIVE_SECONDS_MAX
 
 
 def _as_answered(fetched: Fetched, place: Place) -> Part:

@@ -1,7 +1,7 @@
 """Reads the source's brokers for one mirror: from the positions that it gave, and on from there unasked.
 
-Every partition is on one of two channels. Partitions that are behind go by BULK, a lot at a time; those read
-up to their end go by LIVE, as soon as there is something new, and first over the link. A partition changes
+Every partition is on one of two channels. Partitions that are behind go by BULK, a lot at a time; those that
+are caught up go by LIVE, as soon as there is something new, and first over the link. A partition changes
 over when the mirror has taken the last frame with something of it, so nothing of it overtakes the rest.
 
 This module keeps what the mirror wants and on which lane each partition is, and tells the mirror about
@@ -140,7 +140,7 @@ class SourceReader:
     # -- what others read as well ------------------------------------------------------------------
 
     def at_end(self, but: Container[int]) -> set[Key]:
-        """Partitions that are read up to their end, from all brokers except ``but``."""
+        """Partitions that are caught up, from all brokers except ``but``."""
         lanes = (lane for (_, channel), lane in self._lanes.items() if channel is Channel.LIVE)
         return set[Key]().union(*(lane.places for lane in lanes if lane.node not in but))
 

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,6 +45,13 @@ BEGINNING_RECORDS = 3 * TRICKLE_PER_SECOND
 CUT_RECORDS = 2 * TRICKLE_PER_SECOND
 RECOVERS_SECONDS = 5.0
 """A kernel that has had no answer for two seconds sends again after two more at the latest."""
+BURSTS, BURST_RECORDS, BURST_BYTES = 20, 20, 200_000
+"""One a second takes the link a twelfth of it; nothing makes it smaller."""
+BURST_SECONDS_MAX = 2 * ONE_WAY_SECONDS + LATE_SECONDS_MAX
+STOOD_STILL_RECORDS, STOOD_STILL_SECONDS_MAX = 4 * BURST_RECORDS, 5.0
+"""So many of all records may be later, but no later than that, where others want the processors."""
+OTHER_RELAY_SECONDS_MAX = 15.0
+"""What has a lower rank takes the link a minute and more."""
 
 
 @pytest.fixture
@@ -93,6 +101,74 @@ async def test_a_catch_up_of_days_never_delays_the_live_tail_by_more_than_a_seco
     assert max(before.longest_seconds, after.longest_seconds) < LATE_SECONDS_MAX
     assert min(before.link_used, after.link_used) > FULL
     assert 0 < recovered_seconds < RECOVERS_SECONDS
+
+
+async def test_a_tail_that_comes_in_bursts_waits_for_no_backlog_that_goes_first(
+    link: Wan, source: KafkaCluster, target: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """
+    Every record counts, from the first one on, but those between the end of a relay and the first that is in
+    time through another one. That takes seconds: it is not waited for all that has a lower rank.
+    """
+    behind, live = await topic(source, prefix="behind"), await topic(source, prefix="live")
+    await target.create_topic(live)
+    await asyncio.to_thread(load, source.bootstrap, behind, rows_of_days(), batch_size=200_000)
+    one, other = (f"{link.far}:{port}" for port in free_ports(2))
+    sections = {
+        "topics": {"include": [behind, live]},
+        "link": {"relays": [one, other], "topics_first": [behind]},
+    }
+    command = configured(tmp_path, through(source, one, other), target, live, **sections)
+    with relay_at(one, source, link, tmp_path) as first, relay_at(other, source, link, tmp_path) as second:
+        for relay in (first, second):
+            await listens(relay)
+        with Twinsite.run(*command, work_dir=tmp_path) as mirror:
+            await mirror.wait_for(partial(begun, mirror, behind, live), "both are copied", 60)
+            with bursts(source.bootstrap, target.bootstrap, live) as records:
+                before = await next_bursts(mirror, records)
+                {one: first, other: second}[mirror.status()["link"]["relay"]].kill()
+                cut_at = time.monotonic()
+                await mirror.wait_for(partial(is_in_time, records, cut_at), "the tail is in time", 120)
+                recovered_seconds = time.monotonic() - cut_at
+                after = await next_bursts(mirror, records)
+                left = reached(mirror, behind)
+            link.both(**WIDER)
+            await mirror.wait_for(lambda: complete(mirror, source, [behind, live]), "all is copied", 60)
+
+    assert_exact(source.bootstrap, target.bootstrap, [behind, live])
+    await source.delete_topic(behind)
+    assert left < BACKLOG_RECORDS
+    in_order = sorted(before + after)
+    assert in_order[-1 - STOOD_STILL_RECORDS] < BURST_SECONDS_MAX
+    assert in_order[-1] < STOOD_STILL_SECONDS_MAX
+    assert recovered_seconds < OTHER_RELAY_SECONDS_MAX
+
+
+def relay_at(
+    address: str, cluster: KafkaCluster, link: Wan, folder: Path
+) -> AbstractContextManager[Twinsite]:
+    """A relay at the far end."""
+    command = ("relay", "--cluster", cluster.bootstrap, "--listen", address)
+    return Twinsite.run(*command, work_dir=folder, listen=False, inside=link.inside)
+
+
+def begun(mirror: Twinsite, behind: str, live: str) -> bool:
+    """One topic is being copied, and of the other nothing is missing."""
+    return reached(mirror, behind) > 0 and partition(partitions(mirror), live).get("lag_records") == 0
+
+
+def bursts(source: str, target: str, topic: str) -> AbstractContextManager[Sequence[Written]]:
+    """A burst each second, in this block."""
+    noise_bytes = BURST_BYTES // BURST_RECORDS
+    return trickling(source, target, topic, BURST_RECORDS, at_once=BURST_RECORDS, noise_bytes=noise_bytes)
+
+
+async def next_bursts(mirror: Twinsite, records: Sequence[Written]) -> list[float]:
+    """Wait for the next bursts; answers how many seconds each of their records took."""
+    first = len(records)
+    last = first + BURSTS * BURST_RECORDS
+    await mirror.wait_for(partial(came, records, last), "bursts are copied", 120)
+    return [took(one) for one in records[first:last]]
 
 
 def rows_of_days() -> Iterator[Row]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -48,26 +50,39 @@ class Written:
     read_at: float = math.inf
 
 
+class Bursts(NamedTuple):
+    """How a topic is written: as many records every so many seconds, each with so much noise."""
+
+    every_seconds: float
+    records: int
+    noise_bytes: int
+
+
 def came(records: Sequence[Written], count: int) -> bool:
     """Whether the first ``count`` records have been read."""
     return len(records) >= count and records[count - 1].read_at < math.inf
 
 
 @contextmanager
-def trickling(source: str, target: str, topic: str, per_second: float) -> Iterator[Sequence[Written]]:
+def trickling(
+    source: str, target: str, topic: str, per_second: float, *, at_once: int = 1, noise_bytes: int = 0
+) -> Iterator[Sequence[Written]]:
     """Write and read as long as the block lasts; yields the records, a list that grows.
 
     Args:
         source, target: Where the topic is written and read.
+        at_once: How many records come one right after the other.
+        noise_bytes: What each has besides a hundred bytes, and nothing makes smaller.
 
     Raises:
         KafkaException: A record was not accepted.
     """
     records: list[Written] = []
+    bursts = Bursts(at_once / per_second, at_once, noise_bytes)
     enough = threading.Event()
     with ThreadPoolExecutor(2) as threads:
         reading = threads.submit(_read, target, topic, records, enough)
-        writing = threads.submit(_write, source, topic, per_second, records, enough)
+        writing = threads.submit(_write, source, topic, bursts, records, enough)
         try:
             yield records
         finally:
@@ -77,21 +92,20 @@ def trickling(source: str, target: str, topic: str, per_second: float) -> Iterat
 
 
 def _write(
-    bootstrap: str, topic: str, per_second: float, records: list[Written], enough: threading.Event
+    bootstrap: str, topic: str, bursts: Bursts, records: list[Written], enough: threading.Event
 ) -> None:
     """Between two records the producer is polled all the time: acknowledgements are noted as they arrive."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
     began = time.monotonic()
     for number in itertools.count():
-        due = began + number / per_second
+        due = began + number // bursts.records * bursts.every_seconds
         while (left := due - time.monotonic()) > 0 and not enough.is_set():
             producer.poll(left)
         if enough.is_set():
             break
         records.append(record := Written(time.monotonic()))
-        producer.produce(
-            topic, b"%0*d" % (NUMBER_BYTES, number) + REST, on_delivery=partial(_acknowledged, record)
-        )
+        value = b"%0*d" % (NUMBER_BYTES, number) + REST + os.urandom(bursts.noise_bytes)
+        producer.produce(topic, value, on_delivery=partial(_acknowledged, record))
         producer.poll(0)
     producer.flush(FLUSH_SECONDS)
 

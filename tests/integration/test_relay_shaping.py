@@ -39,6 +39,8 @@ BEHIND_MEGABYTES, LIVE_RECORDS, STOOD_STILL_RECORDS = 30, 8, 2
 """A catch-up, records beside it, and of these as many as may be late where the machine stands still."""
 RANKED_MEGABYTES, RANKED_RECORDS = 10, 1_000
 """For ten seconds each: five pass before ranks are known, and what the relay has read by then goes on."""
+RANKED_MINUTES = 10
+"""So old are they: what lags less than two minutes goes before all others."""
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +61,22 @@ def day_before() -> str:
     return ("mon", "tue", "wed", "thu", "fri", "sat", "sun")[(time.gmtime().tm_wday + 3) % 7]
 
 
-def noise(count: int, size: int = 10_000) -> Iterator[Row]:
-    """Records that cannot be compressed."""
-    return (Row(key=b"%d" % number, value=os.urandom(size)) for number in range(count))
+def noise(count: int, size: int = 10_000, minutes_ago: int = 0) -> Iterator[Row]:
+    """Records that cannot be compressed, written so long ago by their timestamps."""
+    at_ms = int((time.time() - minutes_ago * 60) * 1000)
+    return (Row(key=b"%d" % number, value=os.urandom(size), timestamp_ms=at_ms) for number in range(count))
 
 
-def filled(source: KafkaCluster, topic: TopicFactory, name: str, megabytes: int, **config: object) -> str:
+def filled(
+    source: KafkaCluster,
+    topic: TopicFactory,
+    name: str,
+    megabytes: int,
+    minutes_ago: int = 0,
+    **config: object,
+) -> str:
     made = asyncio.run(topic(source, 1, name, None, **{"retention_ms": -1, **config}))
-    load(source.bootstrap, made, noise(megabytes * 100), batch_size=200_000)
+    load(source.bootstrap, made, noise(megabytes * 100, minutes_ago=minutes_ago), batch_size=200_000)
     return made
 
 
@@ -392,11 +402,11 @@ def test_catch_ups_end_in_the_order_that_retention_and_settings_say(
     while the test runs.
     """
     last, other, soonest = [
-        filled(source, topic, name, RANKED_MEGABYTES, retention_ms=minutes * 60_000)
+        filled(source, topic, name, RANKED_MEGABYTES, RANKED_MINUTES, retention_ms=minutes * 60_000)
         for name, minutes in (("last", 120), ("other", 600), ("soonest", 30))
     ]
     compacted = {"cleanup_policy": "compact", "delete_retention_ms": 45 * 60_000}
-    deletes = filled(source, topic, "deletes", RANKED_MEGABYTES, **compacted)
+    deletes = filled(source, topic, "deletes", RANKED_MEGABYTES, RANKED_MINUTES, **compacted)
     names = [last, other, soonest, deletes]
     link = {"relays": [slow_relay.address], "topics_last": [last, deletes]}
     sections = {"topics": {"include": names}, "link": link}

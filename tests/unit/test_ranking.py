@@ -14,8 +14,11 @@ from mirror.flow.partition import PartitionCopy
 from mirror.flow.ranking import (
     DANGER_SECONDS,
     HEADROOM_SECONDS,
+    LITTLE_SECONDS,
+    NEARLY_SECONDS,
     TOMBSTONES_SECONDS_MIN,
     Ranker,
+    Standing,
     TopicClass,
     class_of,
     most_urgent,
@@ -27,16 +30,21 @@ from mirror.model import TopicPartition
 classes = st.sampled_from(TopicClass)
 borders = st.sampled_from([0.0, *HEADROOM_SECONDS, math.inf])
 headrooms = st.one_of(st.none(), borders, borders.map(lambda border: max(border - 1, 0)), st.floats(0, 1e8))
+lags = st.one_of(st.none(), st.sampled_from([0.001, NEARLY_SECONDS, LITTLE_SECONDS, 1e6]), st.floats(0, 1e8))
+DAYS = 3 * 86_400.0
 
 
-@given(classes, classes, headrooms, headrooms)
+@given(classes, classes, headrooms, headrooms, lags)
 def test_danger_goes_before_class_and_class_before_headroom(
-    one: TopicClass, other: TopicClass, left: float | None, more: float | None
+    one: TopicClass, other: TopicClass, left: float | None, more: float | None, lag: float | None
 ) -> None:
     """
-    Within a class the one that is lost sooner is never the later one.
+    Within a class the one that is lost sooner is never the later one, if both lag as much.
     """
-    rank, than = rank_of(one, left), rank_of(other, more)
+    rank, than = rank_of(one, Standing(lag, left)), rank_of(other, Standing(lag, more))
+    if lag is not None and lag <= NEARLY_SECONDS:
+        assert rank == than
+        return
     in_danger = left is not None and left < DANGER_SECONDS
     other_is = more is not None and more < DANGER_SECONDS
 
@@ -47,6 +55,33 @@ def test_danger_goes_before_class_and_class_before_headroom(
         assert rank < than
     if one == other and left is not None and (more is None or left <= more):
         assert rank <= than
+
+
+@given(classes, classes, headrooms, headrooms, lags)
+def test_what_is_nearly_there_goes_before_everything_else(
+    one: TopicClass, other: TopicClass, left: float | None, more: float | None, lag: float | None
+) -> None:
+    """
+    It was caught up two minutes ago, and soon is again. Of what is not known so much is not assumed.
+    """
+    nearly = rank_of(one, Standing(NEARLY_SECONDS, left))
+    rank = rank_of(other, Standing(lag, more))
+
+    assert nearly <= rank
+    assert (nearly == rank) == (lag is not None and lag <= NEARLY_SECONDS)
+
+
+@given(classes, classes, headrooms, headrooms)
+def test_what_lags_little_goes_before_what_lags_for_days(
+    one: TopicClass, other: TopicClass, left: float | None, more: float | None
+) -> None:
+    """
+    Unless that is about to be lost, or the settings say otherwise.
+    """
+    little, days = rank_of(one, Standing(LITTLE_SECONDS, left)), rank_of(other, Standing(DAYS, more))
+    in_danger = more is not None and more < DANGER_SECONDS
+
+    assert in_danger or other < one or little < days
 
 
 def test_classes_are_whole_names() -> None:
@@ -89,17 +124,20 @@ def test_tombstones_that_may_be_gone_wait_for_records_that_will_be() -> None:
     """
     They go before all that is in no danger, whatever the settings say of topics.
     """
-    deletes, records = rank_of(TopicClass.LAST, most_urgent(math.inf, 0.0)), rank_of(TopicClass.LAST, 1_700.0)
+    deletes = rank_of(TopicClass.LAST, Standing(DAYS, most_urgent(math.inf, 0.0)))
+    records = rank_of(TopicClass.LAST, Standing(DAYS, 1_700.0))
 
-    assert records < deletes < rank_of(TopicClass.FIRST, DANGER_SECONDS)
+    assert records < deletes < rank_of(TopicClass.FIRST, Standing(DAYS, DANGER_SECONDS))
 
 
 def test_of_what_is_in_danger_the_first_to_be_lost_goes_first_whatever_the_settings_say() -> None:
     """
     A few minutes are left to one, half an hour to the other; with about as much left it is the settings.
     """
-    assert rank_of(TopicClass.LAST, 300.0) < rank_of(TopicClass.FIRST, 2_000.0)
-    assert rank_of(TopicClass.FIRST, 500.0) < rank_of(TopicClass.LAST, 300.0)
+    minutes, more, half_an_hour = (Standing(DAYS, seconds) for seconds in (300.0, 500.0, 2_000.0))
+
+    assert rank_of(TopicClass.LAST, minutes) < rank_of(TopicClass.FIRST, half_an_hour)
+    assert rank_of(TopicClass.FIRST, more) < rank_of(TopicClass.LAST, minutes)
 
 
 async def test_partitions_are_ranked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,13 +148,13 @@ async def test_partitions_are_ranked_again_and_again(monkeypatch: pytest.MonkeyP
     orders_0 = TopicPartition("orders", 0)
     copy = PartitionCopy(orders_0, orders_0, b"orders".ljust(16), in_flight_max=5)
     told: asyncio.Queue[int] = asyncio.Queue()
-    headroom = {copy: 60.0}
-    ranker = Ranker([], [], headroom.__getitem__, lambda ranks: told.put_nowait(ranks[copy.key]))
+    standing = {copy: Standing(None, 60.0)}
+    ranker = Ranker([], [], standing.__getitem__, lambda ranks: told.put_nowait(ranks[copy.key]))
 
     running = asyncio.create_task(ranker.run(lambda: [copy]))
     async with asyncio.timeout(5):
         soon = await told.get()
-        headroom[copy] = math.inf
+        standing[copy] = Standing(None, math.inf)
         never = await told.get()
     running.cancel()
 
@@ -134,7 +172,12 @@ def test_only_what_has_changed_is_told() -> None:
     ]
     headroom: dict[str, float | None] = {"orders": None, "clicks": None}
     told: list[dict[Key, int]] = []
-    ranker = Ranker(["orders"], [], lambda p: headroom[p.tp.topic], lambda ranks: told.append(dict(ranks)))
+    ranker = Ranker(
+        ["orders"],
+        [],
+        lambda p: Standing(None, headroom[p.tp.topic]),
+        lambda ranks: told.append(dict(ranks)),
+    )
 
     ranker.look(copies)
     ranker.look(copies)
@@ -155,6 +198,6 @@ def test_what_is_gone_at_the_source_is_not_ranked() -> None:
     copy.topic_gone = True
     told: list[dict[Key, int]] = []
 
-    Ranker([], [], lambda _: 60.0, lambda ranks: told.append(dict(ranks))).look([copy])
+    Ranker([], [], lambda _: Standing(None, 60.0), lambda ranks: told.append(dict(ranks))).look([copy])
 
     assert told == []

@@ -9,6 +9,8 @@ from mirror.kafka.fetch import Fetched, Isolation, Key
 from mirror.link.parts import ASTRAY
 from mirror.link.protocol import Channel
 from mirror.relay.place import (
+    LIVE_BYTES_LEFT_MAX,
+    LIVE_SECONDS_MAX,
     PART_BYTES_CEILING,
     ROUTE_TRIES,
     Asked,
@@ -34,9 +36,26 @@ def fetched(records: bytes = BATCH, *, end: int = 15, stable_end: int = 15, erro
 
 
 def asked(
-    channel: Channel = Channel.BULK, *, isolation: Isolation = Isolation.READ_COMMITTED, spare: int = 1 << 20
+    channel: Channel = Channel.BULK,
+    *,
+    isolation: Isolation = Isolation.READ_COMMITTED,
+    spare: int = 1 << 20,
+    at: float = 0.0,
 ) -> Asked:
-    return Asked(channel, isolation, ASKED_BYTES, spare)
+    """``at``: when the answer has come, in seconds."""
+    return Asked(channel, isolation, ASKED_BYTES, spare, int(at * 1e6))
+
+
+def answered(at: Place, *answers: tuple[Fetched, Asked]) -> list[Then]:
+    """What happens next to a partition after each of these."""
+    return [taken_in(came, at, how).then for came, how in answers]
+
+
+def with_left(left_bytes: int) -> Fetched:
+    """An answer that is full, and leaves as many bytes more of records as large."""
+    much = BATCH + bytes(v2(entries(15, 5))) + bytes(v2(entries(20, 5)))
+    end = 25 + left_bytes * 15 // len(much)
+    return fetched(much, end=end, stable_end=end)
 
 
 def offsets(step: Step) -> tuple[int, int, int]:
@@ -72,17 +91,54 @@ def test_what_was_read_up_to_its_end_changes_over_to_live() -> None:
     assert (uncommitted.then, uncommitted.behind) == (Then.READ_ON, True)
 
 
-def test_on_live_a_little_more_is_no_reason_to_change_over() -> None:
+def test_what_is_nearly_there_stays_on_live_however_much_an_answer_brings() -> None:
     """
-    Much more is; nothing on LIVE waits for its turn in any case.
+    Nothing on LIVE waits for its turn. It changes over where more is left than goes before it on BULK.
     """
-    much = BATCH + bytes(v2(entries(15, 5))) + bytes(v2(entries(20, 5)))
+    at = place()
 
-    little = taken_in(fetched(end=90, stable_end=90), place(), asked(Channel.LIVE))
-    full = taken_in(fetched(much, end=90, stable_end=90), place(), asked(Channel.LIVE))
+    near = taken_in(with_left(LIVE_BYTES_LEFT_MAX - 1_000), at, asked(Channel.LIVE))
+    far = taken_in(with_left(LIVE_BYTES_LEFT_MAX + 1_000), place(), asked(Channel.LIVE))
 
-    assert (little.then, little.behind) == (Then.READ_ON, False)
-    assert (full.then, full.behind, offsets(full)) == (Then.CHANGE_OVER, False, (7, 10, 25))
+    assert (near.then, near.behind, offsets(near)) == (Then.READ_ON, False, (7, 10, 25))
+    assert (far.then, far.behind) == (Then.CHANGE_OVER, False)
+
+
+def test_what_live_cannot_carry_changes_over_after_a_while() -> None:
+    """
+    However little is left of it, and also where answers are full of others. It does not count for how long
+    there was nothing to read, nor what was left before all was read once.
+    """
+    little, nothing = with_left(1_000), fetched(b"", end=90, stable_end=90)
+    live = [asked(Channel.LIVE, at=1_000.0 + part * LIVE_SECONDS_MAX) for part in (0, 0.9, 1.1, 1.9)]
+    crowded = [one._replace(spare_bytes=0) for one in live]
+    all_there_was = fetched(bytes(v2(entries(25, 5))), end=30, stable_end=30)
+
+    never = answered(place(), (little, live[0]), (nothing, crowded[1]), (nothing, crowded[2]))
+    once = answered(
+        place(),
+        (little, live[0]),
+        (all_there_was, live[1]),
+        (nothing, crowded[2]),
+        (nothing, crowded[3]),
+    )
+
+    assert never == [Then.READ_ON, Then.READ_ON, Then.CHANGE_OVER]
+    assert once == [Then.READ_ON] * 4
+
+
+def test_each_is_read_once_before_it_counts_as_behind() -> None:
+    """
+    Not where an answer was full of others: it would wait for its turn, and nobody know how little it lacks.
+    One that was found to be behind stays so.
+    """
+    full_of_others, read_before = place(), place()
+    read_before.behind = True
+
+    nothing = fetched(b"", end=90, stable_end=90)
+    crowded = [taken_in(nothing, one, asked(spare=0)) for one in (full_of_others, read_before)]
+
+    assert [(step.then, step.behind) for step in crowded] == [(Then.READ_ON, False), (Then.READ_ON, True)]
 
 
 def test_a_batch_larger_than_what_was_asked_for_is_asked_for_with_twice_the_room() -> None:

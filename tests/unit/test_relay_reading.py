@@ -38,6 +38,7 @@ LED_BY = {0: 2, 1: 1, 2: 2}
 """Of each partition: the broker."""
 FAR, END = 1 << 40, 100
 BATCH = bytes(v2(entries(0, 1)))
+LARGE = bytes(v2(entries(0, 1, value=bytes(60_000))))
 
 
 class Broker:
@@ -147,6 +148,39 @@ class Endless(Quiet):
         self.asked |= {one.partition: one.partition_max_bytes for one in wanted}
         told = [Said(number, 0, FAR, FAR, 0, [], BATCH, None, None) for number in self.asked]
         body = answer([(TOPIC.bytes, told)], session=1)
+        room = allocate(len(body))
+        room[:] = body
+        return room
+
+
+class Crowded(Quiet):
+    """One to a broker whose answers have room for one partition, the one that has waited longest; none ends.
+
+    Attributes:
+        first: So many bytes it was asked for first, of each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[int, int] = {}
+        self._waiting: list[int] = []
+
+    async def send(
+        self, _: int, version: int, pieces: Sequence[bytes], *, allocate: Callable[[int], memoryview]
+    ) -> memoryview:
+        await asyncio.sleep(0.001)
+        request = FetchRequest.decode(memoryview(b"".join(pieces)), version=version)
+        wanted = [one for topic in request.topics for one in topic.partitions]
+        self.first = {one.partition: one.partition_max_bytes for one in wanted} | self.first
+        gone = {number for topic in request.forgotten_topics_data for number in topic.partitions}
+        new = [one.partition for one in wanted if one.partition not in self._waiting]
+        self._waiting = [number for number in [*self._waiting, *new] if number not in gone]
+        said = [
+            Said(number, 0, FAR, FAR, 0, [], b"" if turn else LARGE, None, None)
+            for turn, number in enumerate(self._waiting)
+        ]
+        self._waiting.append(self._waiting.pop(0))
+        body = answer([(TOPIC.bytes, said)], session=1)
         room = allocate(len(body))
         room[:] = body
         return room
@@ -411,6 +445,40 @@ async def test_many_that_are_behind_come_in_one_answer(
 
     assert broker.asked.keys() == set(range(count))
     assert all(abs(asked - bytes_each) <= SMALL_BYTES for asked in broker.asked.values())
+
+
+async def test_however_crowded_it_is_each_is_read_once_ahead_of_the_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    A little of it, as there may be many; then only the lowest rank is read.
+    """
+    broker, sink, source = Crowded(), Sink(), Source()
+    with_records: list[int] = []
+
+    async def opened(*_: object) -> Crowded:
+        return broker
+
+    async def send(channel: Channel, news: News, as_is: object, taken: Taken, gone: Gone) -> None:
+        with_records.extend(part.fetched.key.partition for part in news.parts if len(part.fetched.records))
+        await Sink.send(sink, channel, news, (), taken, gone)
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    monkeypatch.setattr(sink, "send", send)
+    led = {number: PartitionInfo(1, 0, (1,), (1,)) for number in range(8)}
+    source.info = replace(source.info, topics={"topic": TopicInfo("topic", TOPIC, False, led)})
+    reader = SourceReader(cast(Cluster, source), Isolation.READ_COMMITTED, sink, 1 << 20)
+    running = asyncio.create_task(reader.run())
+    ranks = dict.fromkeys(led, 5) | {0: 1}
+    reader.want([Position(Key(TOPIC.bytes, at), 1, 0, -1, True, rank) for at, rank in ranks.items()])
+    await sink.reaches(lambda: {*led} <= {*with_records})
+    before = len(with_records)
+    await sink.reaches(lambda: len(with_records) >= before + 20)
+
+    running.cancel()
+    await asyncio.wait([running])
+    assert {*with_records[before + 2 :]} == {0}
+    assert set(broker.first.values()) == {broker_lane.PART_BYTES_FIRST}
 
 
 async def test_a_broker_that_is_too_old_is_tried_over_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
