@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import goals
+from bench.copying import rotated
 from bench.goals import Goal, ratio
 from bench.measuring import LogEnds, cpu_seconds, peak_megabytes
 from tests.harness.daemon import Site, free_ports
@@ -255,7 +256,10 @@ class Races:
 
 
 async def compete(races: Races, folder: Path) -> list[Goal]:
-    """Run them all; prints tables and saves all figures after each profile. Returns all goals."""
+    """Run them all; prints tables and saves all figures after each profile. Returns all goals.
+
+    Another contestant begins over each link and in each round: whoever comes first is slower.
+    """
     contestants = CONTESTANTS if races.bbr else WITHOUT_BBR
     wanted: list[Goal] = []
     saved = json.loads(races.out.read_text()) if races.out.exists() else {}
@@ -274,13 +278,14 @@ async def compete(races: Races, folder: Path) -> list[Goal]:
                 await source.create_topic(TOPIC, PARTITIONS)
                 rows = json_rows(races.megabytes * 1_000_000 // size, size)
                 records = await asyncio.to_thread(load, source.bootstrap, TOPIC, rows, codec, linger_ms=50)
-                for profile in races.profiles:
+                for first, profile in enumerate(races.profiles):
                     found: dict[str, list[Crossed]] = {name: [] for name in contestants}
-                    for name, contestant in list(contestants.items()) * races.rounds:
-                        ends = await _begin(link, source, target)
-                        profile.of(link)
-                        race = Race(link, profile, source, target, ends, records, size, folder)
-                        found[name].append(await asyncio.to_thread(cross, race, contestant))
+                    for turn in range(races.rounds):
+                        for name in rotated(list(contestants), first + turn):
+                            ends = await _begin(link, source, target)
+                            profile.of(link)
+                            race = Race(link, profile, source, target, ends, records, size, folder)
+                            found[name].append(await asyncio.to_thread(cross, race, contestants[name]))
                     title = f"{profile}; records of {size} B, {codec}{'' if races.bbr else ', no BBR'}"
                     medians = {name: median(of) for name, of in found.items()}
                     Console(width=120).print(table(title, medians))
