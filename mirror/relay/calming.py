@@ -1,10 +1,4 @@
-"""Holds a connection that sends by BBR to less than it would send, where others would wait for it.
-
-It gives way while something urgent waits to be sent over another connection. For BBR that one has no more
-right to the link: together they fill the queues on the path, packets are lost, and a burst of 200 KB takes a
-second.
-
-And it ends the startup of BBR where BBR does not find out by itself what a link carries.
+"""Ends the startup of BBR where BBR does not find out by itself what a link carries.
 
 BBR (Cardwell et al., ACM Queue 14(5), 2016) begins by sending 2.9 times what arrives. It ends this startup
 after three round trips in which no more arrived although it always had something to send. If the kernel gives
@@ -22,7 +16,6 @@ import asyncio
 import socket
 import struct
 import time
-from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
@@ -48,12 +41,6 @@ RESENT_ABOVE = 0.02
 HELD_SHARE = 0.9
 HELD_SECONDS_MAX = 5.0
 """After this time the connection is no longer held, whatever BBR has found out."""
-GIVES_WAY_SHARE, GIVES_WAY_ROUND_TRIPS = 0.5, 2
-"""To which share of what arrives it is held while something urgent waits, and for how long after that."""
-GIVES_WAY_SECONDS = 0.01, 1.0
-"""The least and the most that those round trips may take."""
-BEST_SECONDS = 10.0
-"""For so long the most that arrived is remembered: what arrives while it is held is no measure."""
 SO_MAX_PACING_RATE = 47
 """Linux; Python has no name for it."""
 _RATE, _NO_LIMIT = struct.Struct("=Q"), (1 << 64) - 1
@@ -130,26 +117,8 @@ class Calmed:
             self.rate, self._since = int(bbr.rate * HELD_SHARE), now
 
 
-class GivesWay:
-    """The rate to which a connection is held while something urgent waits. Pure."""
-
-    def __init__(self) -> None:
-        self._best, self._best_at = 0, 0.0
-
-    def rate(self, arrives: int, now: float) -> int:
-        """A share of the most that arrived lately, in bytes a second: it is not less each time.
-
-        Args:
-            arrives: Bytes a second, by BBR.
-            now: Monotonic seconds.
-        """
-        if arrives >= self._best or now - self._best_at > BEST_SECONDS:
-            self._best, self._best_at = arrives, now
-        return int(self._best * GIVES_WAY_SHARE)
-
-
 class Calming:
-    """Watches one connection, and holds it to a rate where that ends startup, or where it has to give way.
+    """Watches one connection, and holds it to a rate where that ends startup.
 
     Args:
         sock: A TCP socket that sends by BBR.
@@ -158,47 +127,11 @@ class Calming:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._calmed = Calmed()
-        self._gives_way = GivesWay()
-        self._way_rate: int | None = None
-        self._way_seconds = 0.0
-        self._goes_on: asyncio.TimerHandle | None = None
         self._look_later()
 
     def close(self) -> None:
         """Stop watching."""
         self._timer.cancel()
-        if self._goes_on is not None:
-            self._goes_on.cancel()
-
-    def give_way(self) -> None:
-        """Take less of the link for a moment: something urgent waits to be sent over another connection."""
-        if self._goes_on is not None:
-            self._goes_on.cancel()
-        else:
-            with suppress(OSError):
-                bbr = _bbr_of(self._sock)
-                if bbr is None or not bbr.rate:
-                    return
-                self._way_rate = self._gives_way.rate(bbr.rate, time.monotonic())
-                least, most = GIVES_WAY_SECONDS
-                self._way_seconds = min(max(bbr.round_trip_seconds * GIVES_WAY_ROUND_TRIPS, least), most)
-                self._hold()
-        self._goes_on = asyncio.get_running_loop().call_later(self._way_seconds, self._go_on)
-
-    def _go_on(self) -> None:
-        self._goes_on = self._way_rate = None
-        with suppress(OSError):
-            self._hold()
-
-    def _hold(self) -> None:
-        """Hold the connection to the lower of both rates.
-
-        Raises:
-            OSError: It is closed.
-        """
-        rates = [rate for rate in (self._calmed.rate, self._way_rate) if rate is not None]
-        held = _RATE.pack(min(rates, default=_NO_LIMIT))
-        self._sock.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, held)
 
     def _look_later(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
@@ -214,7 +147,8 @@ class Calming:
             self._calmed.look(bbr, info.segments_sent, info.segments_resent, time.monotonic())
             rate = self._calmed.rate
             if rate != before:
-                self._hold()
+                held = _RATE.pack(_NO_LIMIT if rate is None else rate)
+                self._sock.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, held)
                 log.info("bbr_held", bytes_per_second=rate, arrives=bbr.rate)
         except OSError as error:
             log.info("bbr_not_watched", error=str(error))

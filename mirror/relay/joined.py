@@ -80,11 +80,6 @@ class Joined(Line):
         """For how long it lacked room."""
         return Held(0.0, 0.0, buffer_full=False) if self.sock is None else held(self.sock)
 
-    def give_way(self) -> None:
-        """As :class:`mirror.relay.sending.Wire` says; does nothing without BBR."""
-        if self._calming is not None:
-            self._calming.give_way()
-
     def drain(self) -> None:
         """Send nothing more; the connection ends with the stream."""
         self._draining = True

@@ -117,9 +117,6 @@ class Line(asyncio.Protocol, ABC):
             return 0
         return self._transport.get_write_buffer_size() + (unacknowledged_bytes(self.sock) or 0)
 
-    def give_way(self) -> None:
-        """Likewise; does nothing where the kernel does not let it."""
-
 
 class Asked(Line):
     """A connection over which the mirror asks, and is answered."""

@@ -76,9 +76,6 @@ class Wire(Protocol):
     def on_way_bytes(self) -> int:
         """Bytes that were handed over, and that the other side's kernel has not acknowledged."""
 
-    def give_way(self) -> None:
-        """Take less of the link for a moment: something urgent waits to be sent over another one."""
-
 
 class Sender:
     """Sends to one mirror.
@@ -331,9 +328,6 @@ class Sender:
         left = frame.left
         sliced = slice_of(channel, lane.sliced_bytes, *frame.cut(self._slice_bytes(wire)))
         size = left - frame.left
-        if urgency is Channel.LIVE and wire.unsent:
-            for behind in self._wires[Channel.BULK]:
-                behind.give_way()
         wire.write(sliced)
         self._wires[urgency].remove(wire)  # the turn of another
         self._wires[urgency].append(wire)

@@ -13,19 +13,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from mirror.relay import calming
-from mirror.relay.calming import (
-    BEST_SECONDS,
-    HELD_SECONDS_MAX,
-    TCP_CC_INFO,
-    Bbr,
-    Calmed,
-    Calming,
-    GivesWay,
-    read_bbr,
-)
+from mirror.relay.calming import HELD_SECONDS_MAX, TCP_CC_INFO, Bbr, Calmed, Calming, read_bbr
 
 RATE = 12_000_000
-NO_LIMIT = 2**64 - 1
 BEGINNING, LATER = Bbr(RATE, 2.887, 0.1), Bbr(RATE, 1.25, 0.1)
 LOOK_SECONDS = 0.25
 
@@ -116,21 +106,6 @@ def test_it_is_not_held_for_ever() -> None:
     released = held.index(None, first)
     assert (released - first) * LOOK_SECONDS == HELD_SECONDS_MAX
     assert held[released:][:5] == [None] * 4 + [RATE * 9 // 10]
-
-
-def test_it_gives_way_by_half_of_the_most_that_arrived_lately() -> None:
-    """
-    However often: what arrives while it is held is half of that, and would be half of it again each time.
-    """
-    gives_way = GivesWay()
-
-    held = [
-        gives_way.rate(arrives, at) for arrives, at in ((800, 0), (400, 1), (200, 2), (1_000, 3), (500, 4))
-    ]
-    later = gives_way.rate(600, 3 + BEST_SECONDS + 1)
-
-    assert held == [400, 400, 400, 500, 500]
-    assert later == 300
 
 
 # -- one connection --------------------------------------------------------------------------------------
@@ -259,56 +234,3 @@ async def test_a_connection_that_has_ended_is_not_looked_at() -> None:
 
     watched[1].close()
     assert kernel.looks == looks
-
-
-async def test_a_connection_gives_way_for_a_moment() -> None:
-    """
-    It is held once, however often it is told so meanwhile, and then let go.
-    """
-    kernel = Kernel()
-    kernel.gain = 320
-    watched = kernel.watched()
-
-    async with asyncio.timeout(10):
-        watched.give_way()
-        watched.give_way()
-        held, let_go = await kernel.held.get(), await kernel.held.get()
-    again = kernel.held.empty()
-    watched.close()
-
-    assert (held, let_go) == (RATE // 2, NO_LIMIT)
-    assert again
-
-
-@pytest.mark.usefixtures("at_once")
-async def test_what_is_held_as_it_begins_gives_way_as_well() -> None:
-    """
-    And is held as before when that is over.
-    """
-    kernel = Kernel()
-    watched = kernel.watched()
-
-    async with asyncio.timeout(10):
-        begins = await kernel.held.get()
-        watched.give_way()
-        held = [await kernel.held.get() for _ in range(2)]
-    watched.close()
-
-    assert begins == RATE * 9 // 10
-    assert held == [RATE // 2, begins]
-
-
-@pytest.mark.parametrize("changes", [{"silent": True}, {"error": OSError(errno.EBADF, "it is closed")}])
-async def test_without_bbr_a_connection_does_not_give_way(changes: dict[str, Any]) -> None:
-    """
-    Nor one that is closed.
-    """
-    kernel = Kernel()
-    watched = kernel.watched()
-    for name, value in changes.items():
-        setattr(kernel, name, value)
-
-    watched.give_way()
-    watched.close()
-
-    assert kernel.held.empty()

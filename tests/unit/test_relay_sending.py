@@ -42,13 +42,9 @@ class Wire:
     unsent: bool = False
     on_way_bytes: int = 0
     written: list[bytes] = field(default_factory=list)
-    gave_way: int = 0
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
-
-    def give_way(self) -> None:
-        self.gave_way += 1
 
     @property
     def bytes(self) -> int:
@@ -106,22 +102,6 @@ def test_what_is_urgent_goes_twice_while_it_is_little() -> None:
     assert len(first.written) == 10
     assert behind.bytes > 100_000
     assert sender.totals[Channel.LIVE].sent_bytes == 3_000 + again.bytes
-
-
-def test_what_is_behind_gives_way_while_something_urgent_waits_to_be_sent() -> None:
-    """
-    Not for what goes out at once: that would be half of the link for a record now and then.
-    """
-    sender, first, behind, _ = sending()
-
-    put(sender, Channel.LIVE, 300)
-    at_once = behind.gave_way
-    first.unsent = True
-    put(sender, Channel.BULK, 300)
-    by_itself = behind.gave_way
-    put(sender, Channel.LIVE, 300)
-
-    assert (at_once, by_itself, behind.gave_way, first.gave_way) == (0, 0, 1, 0)
 
 
 def test_a_mirror_is_told_how_what_is_behind_is_sent_and_no_more() -> None:
