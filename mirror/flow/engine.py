@@ -449,6 +449,7 @@ class Engine:
             else:
                 repeats.forget(cluster.name)
                 if failures or cluster.info.brokers.items() - known.items():
+                    cluster.try_now()
                     self._try_now(self.partitions.values())
                 failures = 0
             known = cluster.info.brokers

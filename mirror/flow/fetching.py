@@ -182,7 +182,9 @@ class FetchLane:
             except TwinsiteError as error:
                 attempts += 1
                 self._lost(error)
-                await self._pause.take(pause_seconds(attempts))
+                left_alone_seconds = self._flow.source.left_alone_seconds_of(self._node)
+                if await self._pause.take(left_alone_seconds or pause_seconds(attempts)):
+                    attempts = 1
 
     async def _wait_for_work(self) -> None:
         self._look_after_crowded()  # room may have been made while we waited for the broker

@@ -391,10 +391,10 @@ class PartitionCopy(Passage):
         """Note what a look has found where the copy goes on; None for what it does not know.
 
         Args:
-            batch_end: Where the batch ends that was copied last.
+            batch_end: Where the batch ends that was copied last. What is queued was read behind that.
             doubtful_at: The offset at which a batch was found that does not belong there.
         """
-        if batch_end is not None:
+        if batch_end is not None and not self.queue:
             self.batch_end = batch_end
         if doubtful_at is not None:
             self.doubtful_at = doubtful_at

@@ -1,5 +1,5 @@
-"""Which of the partitions that are behind catch up first: what is nearly there, then what would be lost
-soonest, then what matters most.
+"""Which of the partitions that are behind catch up first: what is about to be lost, what is nearly there,
+what would be lost soonest, then what matters most.
 
 Relays send the lowest rank and no other. Partitions that are caught up go before all ranks. One that was so
 until a moment ago, as when a stream was cut, has little to catch up: it waits for no backlog of days.
@@ -21,11 +21,11 @@ from mirror.kafka.fetch import Key
 
 RANK_SECONDS = 5.0
 NEARLY_SECONDS = 120.0
-"""What lags no more than this goes before all others, which it delays by little more than as long."""
+"""What lags no more than this goes before all others, but for what is lost within ten minutes."""
 LITTLE_SECONDS = 3600.0
 """What lags no more than this goes before the others of its class; what is in danger goes before that."""
 DANGER_SECONDS = 3600.0
-"""What is lost sooner than this goes before all that lags more than NEARLY_SECONDS."""
+"""What is lost sooner than this goes before all that is not, unless that lags NEARLY_SECONDS at most."""
 HEADROOM_SECONDS = (600.0, 1800.0, DANGER_SECONDS, 6 * 3600.0, 24 * 3600.0, 7 * 24 * 3600.0)
 """Bounds of bands: partitions in one band are alike, and each rank waits until the one before it is done."""
 TOMBSTONES_SECONDS_MIN = HEADROOM_SECONDS[1]
@@ -62,8 +62,10 @@ class Standing(NamedTuple):
 def rank_of(topic_class: TopicClass, standing: Standing) -> int:
     """The rank of a partition, from 0 to 255; the lowest goes first."""
     lag, headroom = standing.lag_seconds, standing.headroom_seconds
+    if headroom is not None and headroom < HEADROOM_SECONDS[0]:
+        return topic_class
     if lag is not None and lag <= NEARLY_SECONDS:
-        return 0
+        return len(TopicClass)
     bands = len(HEADROOM_SECONDS) + 2
     band = bands - 1 if headroom is None else 1 + bisect_right(HEADROOM_SECONDS, headroom)
     if headroom is not None and headroom < DANGER_SECONDS:

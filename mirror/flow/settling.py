@@ -118,7 +118,7 @@ class Settler:
             if isinstance(seen, SideError):
                 self._side_failed(partition, seen, look)
                 continue
-            if look.counts_for(partition):
+            if look.counts_for(partition) and not self._right.held:
                 if partition.state not in HOPELESS:  # those are projected from when the source told all
                     partition.heard(-1, seen.high_watermark, seen.readable_end, at=look.began_at)
                 known, now = self._memory.known(partition.tp), time.monotonic()
@@ -193,7 +193,8 @@ class Settler:
         if look.counts_for(partition):
             words = self._by_relay(error) if at_source else str(error)
             partition.refused(look_refusal(error, at_source=at_source), words, time.monotonic())
-        self._flow.hooks.stale(self._flow.source if at_source else self._flow.target)
+        if partition.state not in HOPELESS:  # those are only followed, at any pace
+            self._flow.hooks.stale(self._flow.source if at_source else self._flow.target)
         self._done(partition)
 
     def _by_relay(self, error: TwinsiteError) -> str:

@@ -197,6 +197,14 @@ class Cluster:
         through = relays.left_alone_seconds if relays is not None else 0.0
         return max(through, min(map(self._refused.seconds, self._addresses())))
 
+    def left_alone_seconds_of(self, node: int) -> float:
+        """For how many more seconds no connection to a broker is tried, as its address, or all relays, have
+        refused one; 0 if one may be.
+        """
+        address, relays = self.info.brokers.get(node), self.options.relays
+        through = relays.left_alone_seconds if relays is not None else 0.0
+        return max(through, self._refused.seconds(address) if address is not None else 0.0)
+
     def try_now(self) -> None:
         """Try new connections as soon as they are wanted, whatever has refused one: somebody asks for it."""
         self._refused.try_now()
@@ -478,13 +486,13 @@ class Cluster:
         Raises:
             TwinsiteError: As for :meth:`Connection.open`.
         """
-        began_at, relays = time.monotonic(), self.options.relays
+        relays = self.options.relays
         tried_before = relays.refused.attempts if relays is not None else -1
         try:
             opened = await Connection.open(address, self.options)
         except asyncio.CancelledError:
             slow = ConnectionFailedError(f"{address}: no connection in time")
-            self._refused.failed(address, slow, began_at)
+            self._refused.given_up(address, slow)
             raise
         except TwinsiteError as error:
             self._last_failure_at = time.monotonic()

@@ -29,6 +29,8 @@ from mirror.kafka.relayed import SEE, NoAnswerError, UnansweredError, ask_for_br
 from mirror.kafka.resolving import resolve
 from mirror.kafka.security import BROKER, RELAY, Security, describe_file, explain_handshake_error
 
+IN_TIME = 0.95
+"""The share of the seconds for a connection that relays get: they are to end before whoever asks gives up."""
 REACH_SECONDS_MIN = 2.0
 """An address, or a relay, gets at least this long, or half of the time for all: a good one that is far away
 needs it.
@@ -152,8 +154,10 @@ async def dial_one_relay(relay: Address, ask: Ask, options: ConnectionOptions) -
 
 
 def _share(options: ConnectionOptions) -> float:
-    """The seconds that one relay gets of those for all: a silent one leaves time for the others."""
-    seconds = options.connect_timeout_seconds
+    """The seconds that one relay gets of those for all: a silent one leaves time for the others, and the last
+    one is known to be silent before all seconds are over.
+    """
+    seconds = IN_TIME * options.connect_timeout_seconds
     relays = len(options.relays.in_turn()) if options.relays else 1
     return max(seconds / relays, min(REACH_SECONDS_MIN, seconds / 2))
 

@@ -130,6 +130,11 @@ class Refused:
         failure = _Failure(copy_of(error), time.monotonic(), before.times + 1 if before else 1, 0.0)
         self._failures[address] = replace(failure, until=failure.pause())
 
+    def given_up(self, address: Address, error: TwinsiteError) -> None:
+        """Note that somebody has given up an attempt: the address may be of use to those with more time."""
+        before = self._failures.get(address)
+        self._failures[address] = _Failure(error, time.monotonic(), before.times if before else 1, 0.0)
+
     def forget(self, address: Address) -> None:
         """The address is of use, or another broker has it now."""
         self._failures.pop(address, None)

@@ -80,20 +80,23 @@ async def _end(task: asyncio.Future[object]) -> BaseException | None:
 
 
 class Pause:
-    """The pauses of one loop; each can be cut short."""
+    """The pauses of one loop; each can be cut short, also before it begins."""
 
     def __init__(self) -> None:
         self._over = asyncio.Event()
 
-    async def take(self, seconds: float) -> None:
-        """Return after this time, or once :meth:`end` is called."""
-        self._over.clear()
-        with contextlib.suppress(TimeoutError):
+    async def take(self, seconds: float) -> bool:
+        """Return after this time, or once :meth:`end` was called since the last pause; whether it was."""
+        try:
             async with asyncio.timeout(seconds):
                 await self._over.wait()
+        except TimeoutError:
+            return False
+        self._over.clear()
+        return True
 
     def end(self) -> None:
-        """End the pause that is being taken, if any."""
+        """End the pause that is being taken, or else the next one."""
         self._over.set()
 
 

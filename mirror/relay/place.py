@@ -29,10 +29,10 @@ is rarely requested twice. An answer without batches ends that.
 """
 ROUTE_TRIES = 30
 """How often the leader of a partition is looked up before its mirror is told that nobody leads it."""
-LIVE_BYTES_LEFT_MAX, LIVE_SECONDS_MAX = 16 << 20, 60.0
+LIVE_BYTES_LEFT_MAX, LIVE_SECONDS_MAX = 2 << 20, 60.0
 """A partition on LIVE is behind once more than this is left to read of it, or once no answer has brought all
-there was for this long. By BULK about as many bytes go before what is read next, four of the largest frames:
-so what has come from there up to its end may have as much left, if it takes a large share of the link.
+there was for this long. More would keep others waiting: LIVE has that much on its way by default
+(``link.window_bytes``).
 """
 
 
@@ -134,10 +134,11 @@ def taken_in(fetched: Fetched, place: Place, asked: Asked) -> Step:
     offset = place.offset
     place.offset = max(offset, whole.next_offset)
     place.fetched_epoch = max(place.fetched_epoch, whole.leader_epoch)
-    place.bytes_max = min(max(asked.part_bytes, BATCHES_AT_ONCE * whole.largest), PART_BYTES_CEILING)
+    more = place.offset < end
+    if whole.bytes or not more:
+        place.bytes_max = min(max(asked.part_bytes, BATCHES_AT_ONCE * whole.largest), PART_BYTES_CEILING)
     records = fetched.records[: whole.bytes]
     part = Part(place.number, offset, place.offset, fetched._replace(records=records))
-    more = place.offset < end
     left_us = asked.at_us if place.left_us is None else place.left_us
     place.left_us = left_us if more else None
     if asked.channel is Channel.LIVE:

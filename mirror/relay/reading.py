@@ -140,9 +140,10 @@ class SourceReader:
     # -- what others read as well ------------------------------------------------------------------
 
     def at_end(self, but: Container[int]) -> set[Key]:
-        """Partitions that are caught up, from all brokers except ``but``."""
-        lanes = (lane for (_, channel), lane in self._lanes.items() if channel is Channel.LIVE)
-        return set[Key]().union(*(lane.places for lane in lanes if lane.node not in but))
+        """Partitions of which the last answer has brought all there was, from all brokers except ``but``."""
+        lanes = [lane for (_, channel), lane in self._lanes.items() if channel is Channel.LIVE]
+        read = (lane.places.items() for lane in lanes if lane.node not in but)
+        return {key for places in read for key, place in places if place.left_us is None}
 
     def unread(self, seconds: float) -> set[int]:
         """Brokers that have owed an answer for at least this long."""

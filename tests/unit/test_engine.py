@@ -595,7 +595,7 @@ async def test_what_waits_for_a_broker_that_is_back_tries_at_once(anew: bool) ->
         engine.add(copy)
         copy.stop(State.BLOCKED, Reason.SOURCE_UNAVAILABLE, "it is away", time.monotonic() + 3_600)
     engine.pause(paused)
-    answers = iter([anew, True])
+    answers, opened = iter([anew, True]), list[bool]()
 
     async def refresh() -> None:
         if not next(answers):
@@ -604,10 +604,12 @@ async def test_what_waits_for_a_broker_that_is_back_tries_at_once(anew: bool) ->
             source.info.brokers = {1: Address("east", 1)}
 
     source.refresh, source.left_alone_seconds = refresh, 0.0
+    source.try_now = lambda: opened.append(True)
     engine.stale(source)
 
     await eventually(lambda: bool(settler.looks), engine.run())
 
+    assert opened, "other brokers that were away may be back, too"
     assert settler.looks[0] == 1
     assert 2 not in settler.looks
     assert lane.hurried == 1

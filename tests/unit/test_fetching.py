@@ -65,6 +65,9 @@ class Source:
     async def connection(self, *_: object) -> Source:
         return self
 
+    def left_alone_seconds_of(self, _: int) -> float:
+        return 0.0
+
     def version(self, *_: object, **__: object) -> int:
         return FETCH_VERSION
 
