@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from mirror.errors import AnswerError
-from mirror.link.loops import beside, both, first_to_end, in_thread
+from mirror.link.loops import Pause, beside, both, first_to_end, in_thread
 
 
 async def answer(text: str, after: asyncio.Event | None = None) -> str:
@@ -234,3 +234,17 @@ async def test_a_block_that_fails_says_why_and_no_failure_beside_it_is_lost(how:
         await work()
 
     assert [str(one["exception"]) for one in complaints] == ["no answer"]
+
+
+async def test_a_pause_can_be_cut_short_before_it_begins() -> None:
+    """
+    Who waits may have been busy with an attempt that was in vain when there was news.
+    """
+    pause = Pause()
+    pause.end()
+
+    async with asyncio.timeout(5):
+        cut_short = await pause.take(3_600.0)
+
+    assert cut_short
+    assert not await pause.take(0.01)

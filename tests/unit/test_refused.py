@@ -175,6 +175,32 @@ class Door:
         return [asyncio.create_task(self.refused.attempt(EAST, self.open_one)) for _ in range(count)]
 
 
+async def test_who_gives_up_waiting_keeps_nobody_else_from_trying() -> None:
+    """
+    A broker whose answer takes a second is of use to those who wait longer. It is only tried after others.
+    """
+    answers = asyncio.Event()
+
+    async def answer_late(_: StreamReader, writer: StreamWriter) -> None:
+        await answers.wait()
+        writer.close()
+
+    async with await asyncio.start_server(answer_late, "127.0.0.1", 0) as server:
+        address = Address("127.0.0.1", server.sockets[0].getsockname()[1])
+        cluster = Cluster("source", [address], ConnectionOptions())
+        cluster.info = replace(cluster.info, brokers={1: address})
+        for _ in range(3):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await cluster.connection(1, "prompt")
+        left_alone_seconds = cluster.left_alone_seconds_of(1)
+        answers.set()
+        await cluster.close()
+
+    assert left_alone_seconds == 0.0
+    assert address in cluster._refused.addresses
+
+
 @pytest.mark.parametrize("opens", [True, False])
 async def test_one_tries_and_the_others_wait_for_how_that_ends(opens: bool) -> None:
     """

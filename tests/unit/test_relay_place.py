@@ -141,6 +141,18 @@ def test_each_is_read_once_before_it_counts_as_behind() -> None:
     assert [(step.then, step.behind) for step in crowded] == [(Then.READ_ON, False), (Then.READ_ON, True)]
 
 
+def test_only_a_little_is_asked_for_until_something_of_it_was_read() -> None:
+    """
+    All that are wanted are read once ahead of the ranks, and there may be very many.
+    """
+    unread, caught_up = place(bytes_max=ASKED_BYTES // 4), place(bytes_max=ASKED_BYTES // 4)
+
+    taken_in(fetched(b"", end=90, stable_end=90), unread, asked(spare=0))
+    taken_in(fetched(b"", end=10, stable_end=10), caught_up, asked(spare=0))
+
+    assert (unread.bytes_max, caught_up.bytes_max) == (ASKED_BYTES // 4, ASKED_BYTES)
+
+
 def test_a_batch_larger_than_what_was_asked_for_is_asked_for_with_twice_the_room() -> None:
     """
     Not where the answer was full of other partitions: it had no room for it.
