@@ -250,7 +250,8 @@ class LinkSettings(ConnectionSettings):
         default=(),
         description="Regular expressions; topics whose whole name matches one catch up before others. Before "
         "these go records that retention would remove within an hour, or tombstones that compaction would, "
-        "and before these partitions that are caught up, or were so until two minutes ago.",
+        "and partitions that were caught up until two minutes ago; before all go partitions that are caught "
+        "up.",
     )
     topics_last: tuple[Pattern, ...] = Field(
         default=(), description="Likewise; these catch up when no others have to."

@@ -448,8 +448,9 @@ class Engine:
                 failures += 1
             else:
                 repeats.forget(cluster.name)
-                if failures or cluster.info.brokers.items() - known.items():
+                if failures:
                     cluster.try_now()
+                if failures or cluster.info.brokers.items() - known.items():
                     self._try_now(self.partitions.values())
                 failures = 0
             known = cluster.info.brokers

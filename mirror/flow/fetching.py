@@ -173,6 +173,7 @@ class FetchLane:
             limits = self._flow.limits
             await self._room.enough(limits.fetch.bytes_max, limits.buffer_bytes_max)
             self._look_after_crowded()
+            self._pause.forget()
             try:
                 await self._round()
                 if attempts:

@@ -178,6 +178,7 @@ class LinkLane:
         attempts = 0
         while True:
             begun_at = time.monotonic()
+            self._pause.forget()
             try:
                 await self._follow()
             except TwinsiteError as error:

@@ -131,9 +131,10 @@ class Refused:
         self._failures[address] = replace(failure, until=failure.pause())
 
     def given_up(self, address: Address, error: TwinsiteError) -> None:
-        """Note that somebody has given up an attempt: the address may be of use to those with more time."""
-        before = self._failures.get(address)
-        self._failures[address] = _Failure(error, time.monotonic(), before.times if before else 1, 0.0)
+        """Note that somebody has given up an attempt, where nothing is known yet: the address may be of use
+        to those with more time.
+        """
+        self._failures.setdefault(address, _Failure(error, 0.0, 1, 0.0))
 
     def forget(self, address: Address) -> None:
         """The address is of use, or another broker has it now."""

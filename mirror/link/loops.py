@@ -80,23 +80,26 @@ async def _end(task: asyncio.Future[object]) -> BaseException | None:
 
 
 class Pause:
-    """The pauses of one loop; each can be cut short, also before it begins."""
+    """The pauses of one loop; each can be cut short, also during the attempt before it."""
 
     def __init__(self) -> None:
         self._over = asyncio.Event()
 
     async def take(self, seconds: float) -> bool:
-        """Return after this time, or once :meth:`end` was called since the last pause; whether it was."""
+        """Return after this time, or once :meth:`end` was called since :meth:`forget`; whether it was."""
         try:
             async with asyncio.timeout(seconds):
                 await self._over.wait()
         except TimeoutError:
             return False
-        self._over.clear()
         return True
 
+    def forget(self) -> None:
+        """An attempt begins: it knows what was told before."""
+        self._over.clear()
+
     def end(self) -> None:
-        """End the pause that is being taken, or else the next one."""
+        """End the pause that is being taken, or that follows the attempt under way."""
         self._over.set()
 
 

@@ -181,7 +181,7 @@ class BrokerLane:
         """Read this partition here."""
         place.lane = self
         place.bytes_max = max(place.bytes_max, min(self._part_bytes, PART_BYTES_FIRST))
-        place.left_us = None
+        place.left_us = steady_us()
         self.places[key] = place
         self._want(key, place, anew=True)
 
@@ -294,6 +294,7 @@ class BrokerLane:
                 self._work.clear()
                 await self._work.wait()
                 continue
+            self._pause.forget()
             try:
                 await self._round()
                 attempts = 0

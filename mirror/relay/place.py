@@ -25,7 +25,7 @@ PART_BYTES_CEILING = 128 << 20
 """Larger batches are not read."""
 BATCHES_AT_ONCE = 2
 """If batches are large, there is room for this many of the largest in the last answer, so that the next one
-is rarely requested twice. An answer without batches ends that.
+is rarely requested twice. An answer without batches ends that, if nothing is left.
 """
 ROUTE_TRIES = 30
 """How often the leader of a partition is looked up before its mirror is told that nobody leads it."""
@@ -57,8 +57,8 @@ class Place:
         behind: Whether an answer on its lane has shown that it is.
         lane: The lane it is on; None while it is between two.
         tries: How often its leader was looked up in vain.
-        left_us: Since when no answer on its lane has brought all there was, in microseconds of the steady
-            clock; None if the last one has.
+        left_us: Since when it is on its lane and no answer has brought all there was, in microseconds of the
+            steady clock; None if the last one has.
     """
 
     number: int

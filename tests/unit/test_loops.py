@@ -236,15 +236,17 @@ async def test_a_block_that_fails_says_why_and_no_failure_beside_it_is_lost(how:
     assert [str(one["exception"]) for one in complaints] == ["no answer"]
 
 
-async def test_a_pause_can_be_cut_short_before_it_begins() -> None:
+async def test_a_pause_is_cut_short_by_what_was_told_during_the_attempt_before_it() -> None:
     """
-    Who waits may have been busy with an attempt that was in vain when there was news.
+    Not by what was told before that: the attempt was in vain nevertheless.
     """
     pause = Pause()
+    pause.forget()
     pause.end()
 
     async with asyncio.timeout(5):
         cut_short = await pause.take(3_600.0)
+    pause.forget()
 
     assert cut_short
     assert not await pause.take(0.01)

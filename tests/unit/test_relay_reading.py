@@ -547,6 +547,37 @@ async def test_of_a_broker_that_is_lost_it_is_said_that_nothing_is_known(
     assert {code for _, _, code in sink.codes[2:]} == {0}
 
 
+async def test_a_partition_is_at_its_end_only_once_its_lane_has_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    What others have read of it before may not have been all; then it is not to be shared again at once.
+    """
+
+    async def opened(*_: object) -> Quiet:
+        return Quiet()
+
+    monkeypatch.setattr(broker_lane, "Connection", SimpleNamespace(open=opened))
+    sink = Sink()
+    reader = SourceReader(cast(Cluster, Source()), Isolation.READ_COMMITTED, sink, 1 << 20)
+    running = asyncio.create_task(reader.run())
+    reader.want([Position(key, 1, END, -1, True, 0) for key in (FIRST, THIRD)])
+    await sink.reaches(lambda: {(Channel.LIVE, key, 1) for key in (FIRST, THIRD)} <= {*sink.parts})
+    answered = reader.at_end(but=())
+    place = reader.places[FIRST]
+    lane = place.lane
+    assert isinstance(lane, broker_lane.BrokerLane)
+
+    lane.leave(FIRST, place)
+    lane.join(FIRST, place)
+    anew = reader.at_end(but=())
+
+    running.cancel()
+    await asyncio.wait([running])
+    assert answered == {FIRST, THIRD}
+    assert anew == {THIRD}
+
+
 class Unreachable(Source):
     """A cluster of which nothing is known yet.
 
