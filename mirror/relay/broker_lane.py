@@ -68,10 +68,6 @@ FRAME_BYTES_FIRST = 64 << 10
 """The size of a lane's first frame; it doubles from there. So something gets through even where connections
 break early.
 """
-PART_BYTES_FIRST = 16 << 10
-"""What is asked for first of a partition, unless a batch is larger: all that are wanted are read once ahead
-of the ranks, and there may be very many. Kafka's producers make batches of this size.
-"""
 ASTRAY_AT_ONCE = 1000
 SILENT_SECONDS = 1.0
 """How long others wait for a broker that was asked and does not answer."""
@@ -180,7 +176,7 @@ class BrokerLane:
     def join(self, key: Key, place: Place) -> None:
         """Read this partition here."""
         place.lane = self
-        place.bytes_max = max(place.bytes_max, min(self._part_bytes, PART_BYTES_FIRST))
+        place.bytes_max = max(place.bytes_max, self._part_bytes)
         place.left_us = steady_us()
         self.places[key] = place
         self._want(key, place, anew=True)

@@ -478,7 +478,7 @@ async def test_however_crowded_it_is_each_is_read_once_ahead_of_the_ranks(
     running.cancel()
     await asyncio.wait([running])
     assert {*with_records[before + 2 :]} == {0}
-    assert set(broker.first.values()) == {broker_lane.PART_BYTES_FIRST}
+    assert set(broker.first.values()) == {broker_lane.FRAME_BYTES_FIRST}
 
 
 async def test_a_broker_that_is_too_old_is_tried_over_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
