@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -14,7 +15,7 @@ from tests.harness.data import Row, json_rows
 from tests.harness.kafka import KafkaCluster
 from tests.harness.loading import load
 from tests.harness.process import Twinsite, events
-from tests.harness.segments import damage, mend, stored_batches
+from tests.harness.segments import StoredBatch, damage, mend, stored_batches
 from tests.integration.test_formats import first_blocked
 from tests.integration.test_mirror import copy_once, flags
 
@@ -206,11 +207,7 @@ async def test_what_was_copied_is_not_copied_again_from_a_batch_that_says_it_sta
     damage(rotten, BASE_OFFSET_AT, 3)
 
     options = (*flags(source, target, name, name), "--config", str(settings))
-    with Twinsite.run(*options, work_dir=tmp_path) as mirror:
-        blocked = await first_blocked(mirror)
-        copied = watermarks(target.bootstrap, name)
-        mend(rotten)
-        await mirror.wait_for(lambda: watermarks(target.bootstrap, name)[0] == (0, 60), "it goes on")
+    blocked, copied = await blocked_until_mended(target, name, rotten, tmp_path, *options)
 
     assert first.code == 0, first.stderr
     assert (blocked["reason"], copied) == ("corrupt_batch", {0: (0, 30)})
@@ -232,11 +229,8 @@ async def test_a_batch_that_says_it_stands_further_down_is_not_passed_over_by_a_
     rotten = list(stored_batches(source, name))[3]
     damage(rotten, BASE_OFFSET_AT, 4)
 
-    with Twinsite.run(*flags(source, target, name, name), work_dir=tmp_path) as mirror:
-        blocked = await first_blocked(mirror)
-        copied = watermarks(target.bootstrap, name)
-        mend(rotten)
-        await mirror.wait_for(lambda: watermarks(target.bootstrap, name)[0] == (0, 60), "it goes on")
+    options = flags(source, target, name, name)
+    blocked, copied = await blocked_until_mended(target, name, rotten, tmp_path, *options)
 
     assert first.code == 0, first.stderr
     assert (blocked["reason"], copied) == ("corrupt_batch", {0: (0, 30)})
@@ -261,6 +255,20 @@ async def test_the_last_batch_copied_is_compared_from_another_replica_where_the_
     assert (first.code, again.code) == (0, 0), again.stderr
     said = events(again.stderr, "read_from_another_replica")[0]
     assert f"batch at offset {rotten.offset}: its CRC-32C is not" in said
+
+
+async def blocked_until_mended(
+    target: KafkaCluster, name: str, rotten: StoredBatch, work_dir: Path, *options: str
+) -> tuple[dict[str, Any], dict[int, tuple[int, int]]]:
+    """Run a mirror that goes on once a batch is mended; how it said before that it was blocked, and how much
+    was copied by then.
+    """
+    with Twinsite.run(*options, work_dir=work_dir) as mirror:
+        blocked = await first_blocked(mirror)
+        copied = watermarks(target.bootstrap, name)
+        mend(rotten)
+        await mirror.wait_for(lambda: watermarks(target.bootstrap, name)[0] == (0, 60), "it goes on")
+    return blocked, copied
 
 
 def _crc_failures(mirror: Twinsite) -> float:

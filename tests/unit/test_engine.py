@@ -542,10 +542,8 @@ async def test_the_metadata_of_a_cluster_is_read_again_though_nobody_complains()
     assert not engine._stale["target"].is_set()
 
 
-async def test_a_cluster_that_does_not_answer_is_asked_less_and_less_often() -> None:
-    """
-    Its metadata may be large, and the way there paid by the byte; it may be away for days.
-    """
+def asked_in_vain(*, left_alone_seconds: float) -> tuple[Engine, list[float]]:
+    """An engine whose source does not answer, and when it was asked for metadata (monotonic seconds)."""
     engine, asked = engine_of(Patient(), lambda _: 1), list[float]()
     source = cast(Any, engine._flow.source)
 
@@ -553,8 +551,16 @@ async def test_a_cluster_that_does_not_answer_is_asked_less_and_less_often() -> 
         asked.append(time.monotonic())
         raise ConnectionFailedError("no answer")
 
-    source.refresh, source.left_alone_seconds = refresh, 0.0
+    source.refresh, source.left_alone_seconds = refresh, left_alone_seconds
     engine.stale(source)
+    return engine, asked
+
+
+async def test_a_cluster_that_does_not_answer_is_asked_less_and_less_often() -> None:
+    """
+    Its metadata may be large, and the way there paid by the byte; it may be away for days.
+    """
+    engine, asked = asked_in_vain(left_alone_seconds=0.0)
 
     await eventually(lambda: bool(asked) and time.monotonic() > asked[0] + 3.5, engine.run())
 
@@ -565,15 +571,7 @@ async def test_a_cluster_that_refuses_connections_is_asked_as_soon_as_one_may_be
     """
     Sooner it would be in vain, and later nothing else might notice that it is back.
     """
-    engine, asked = engine_of(Patient(), lambda _: 1), list[float]()
-    source = cast(Any, engine._flow.source)
-
-    async def refresh() -> None:
-        asked.append(time.monotonic())
-        raise ConnectionFailedError("left alone")
-
-    source.refresh, source.left_alone_seconds = refresh, 0.5
-    engine.stale(source)
+    engine, asked = asked_in_vain(left_alone_seconds=0.5)
 
     await eventually(lambda: len(asked) == 4, engine.run())
 
